@@ -1,0 +1,218 @@
+"""Drafter configuration, and its published `config.json` form."""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+from dflash_jax import errors
+
+FULL, SLIDING = 'full_attention', 'sliding_attention'
+
+# Field -> (key of config.json, default when the key is absent). A field that
+# is not listed needs a rule of its own in `from_hf`.
+_TOP = {
+    'vocab_size': 'vocab_size',
+    'hidden_size': 'hidden_size',
+    'num_layers': 'num_hidden_layers',
+    'num_heads': 'num_attention_heads',
+    'num_kv_heads': 'num_key_value_heads',
+    'head_dim': 'head_dim',
+    'intermediate_size': 'intermediate_size',
+    'norm_eps': 'rms_norm_eps',
+    'max_length': 'max_position_embeddings',
+}
+_NESTED_DEFAULTS = {
+    'output_multiplier': 1.0,
+    'final_logit_softcapping': None,
+    'input_embedding_scale': 1.0,
+}
+# DFlash 2 and Domino parts: a v1 drafter built from such a file would run and
+# accept little, so they are refused.
+_OTHER_METHODS = ('conv_kernel_size', 'selector_rank', 'projector_type')
+
+
+@dataclasses.dataclass(frozen=True)
+class DrafterConfig:
+  """A DFlash v1 block drafter.
+
+  Attributes:
+    vocab_size: of the target; the drafter has no vocabulary of its own.
+    hidden_size: model width D, the target's.
+    num_layers: draft layers.
+    num_heads: query heads N, free of the target's.
+    num_kv_heads: key-value heads M.
+    head_dim: head width H.
+    intermediate_size: MLP hidden width F.
+    norm_eps: epsilon of the RMS norms.
+    rope_theta: rotary base (rotate-half over the full head).
+    max_length: positions the drafter is meant for.
+    layer_types: FULL or SLIDING, one a layer.
+    sliding_window: window W of the sliding layers, or None.
+    is_causal: causality inside the block for all layers; None means the
+      published default: sliding layers causal, full layers not.
+    block_size: slots of a block, anchor included; one less is drafted.
+    mask_token_id: token of the slots to fill; an unused row of the target's
+      vocabulary.
+    target_layer_ids: tapped target blocks, zero-based; the feature is the
+      residual stream after the block.
+    num_target_layers: blocks of the target.
+    output_multiplier: scales the logits.
+    final_logit_softcapping: c of `c * tanh(logits / c)`, or None.
+    input_embedding_scale: scales the embedding rows of the block.
+  """
+
+  vocab_size: int
+  hidden_size: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  intermediate_size: int
+  norm_eps: float
+  rope_theta: float
+  max_length: int
+  layer_types: tuple[str, ...]
+  sliding_window: int | None
+  is_causal: bool | None
+  block_size: int
+  mask_token_id: int
+  target_layer_ids: tuple[int, ...]
+  num_target_layers: int
+  output_multiplier: float = 1.0
+  final_logit_softcapping: float | None = None
+  input_embedding_scale: float = 1.0
+
+  def __post_init__(self):
+    def require(condition: bool, field: str, need: str) -> None:
+      if not condition:
+        raise errors.UserError(
+            f'drafter config: {field} is {getattr(self, field)!r}; it must'
+            f' {need}'
+        )
+
+    require(self.block_size >= 2, 'block_size', 'be at least 2')
+    require(
+        0 <= self.mask_token_id < self.vocab_size, 'mask_token_id',
+        f'be a row of the vocabulary, 0 to {self.vocab_size - 1}',
+    )
+    require(
+        len(self.layer_types) == self.num_layers
+        and set(self.layer_types) <= {FULL, SLIDING}, 'layer_types',
+        f'name {FULL} or {SLIDING} for each of {self.num_layers} layers',
+    )
+    require(
+        SLIDING not in self.layer_types or (self.sliding_window or 0) > 0,
+        'sliding_window', 'be positive, as there are sliding layers',
+    )
+    require(
+        len(self.target_layer_ids) > 0
+        and all(0 <= i < self.num_target_layers for i in self.target_layer_ids),
+        'target_layer_ids',
+        f'hold zero-based blocks of the {self.num_target_layers}-block target',
+    )
+
+  def causal(self, layer: int) -> bool:
+    """Whether attention inside the block is causal in `layer`."""
+    if self.is_causal is None:
+      return self.layer_types[layer] == SLIDING
+    return self.is_causal
+
+  def window(self, layer: int) -> int | None:
+    """The sliding window of `layer`, or None for full attention."""
+    return self.sliding_window if self.layer_types[layer] == SLIDING else None
+
+  def to_hf(self) -> dict[str, Any]:
+    """The published `config.json`: model shape on top, method nested."""
+    out = {key: getattr(self, field) for field, key in _TOP.items()}
+    out |= {
+        'architectures': ['DFlashDraftModel'],
+        'model_type': 'qwen3',
+        'attention_bias': False,
+        'attention_dropout': 0.0,
+        'hidden_act': 'silu',
+        'rope_theta': self.rope_theta,
+        'rope_scaling': None,
+        'layer_types': list(self.layer_types),
+        'sliding_window': self.sliding_window,
+        'use_sliding_window': SLIDING in self.layer_types,
+        'num_target_layers': self.num_target_layers,
+        'block_size': self.block_size,
+        'dflash_config': {
+            'mask_token_id': self.mask_token_id,
+            'target_layer_ids': list(self.target_layer_ids),
+        },
+    }
+    if self.is_causal is not None:
+      out['is_causal'] = self.is_causal
+    for key, default in _NESTED_DEFAULTS.items():
+      if getattr(self, key) != default:
+        out['dflash_config'][key] = getattr(self, key)
+    return out
+
+  @classmethod
+  def from_hf(cls, raw: Mapping[str, Any], source: str) -> 'DrafterConfig':
+    """Reads a published `config.json`.
+
+    Method keys are looked up in `dflash_config` first and then on top, since
+    published files differ. `target_layer_ids` is required: the default rule is
+    wrong for most published drafters.
+
+    Args:
+      raw: the parsed file.
+      source: its path, for messages.
+
+    Raises:
+      errors.UserError: a key is missing, contradictory or not of DFlash v1.
+    """
+    nested = raw.get('dflash_config') or {}
+
+    def get(key: str, *default: Any) -> Any:
+      if key in nested and key in raw and nested[key] != raw[key]:
+        raise errors.UserError(
+            f'{source}: {key} is {raw[key]!r} on top and {nested[key]!r} in'
+            ' dflash_config; keep one'
+        )
+      value = nested.get(key, raw.get(key))
+      if value is None:
+        if not default:
+          raise errors.UserError(f'{source}: {key} is missing; add it')
+        return default[0]
+      return value
+
+    other = [key for key in _OTHER_METHODS if get(key, None) is not None]
+    if other:
+      raise errors.UserError(
+          f'{source}: {", ".join(other)} belong to another method; only DFlash'
+          ' v1 drafters are supported'
+      )
+    if raw.get('attention_bias'):
+      raise errors.UserError(f'{source}: attention_bias is not supported')
+    rope = raw.get('rope_parameters') or raw.get('rope_scaling') or {}
+    kind = rope.get('rope_type', rope.get('type', 'default'))
+    if kind != 'default':
+      raise errors.UserError(f'{source}: rope_type {kind!r} is not supported')
+    num_layers = get('num_hidden_layers')
+    window = raw.get('sliding_window')
+    return cls(
+        **{field: get(key) for field, key in _TOP.items()},
+        rope_theta=float(rope.get('rope_theta') or get('rope_theta')),
+        layer_types=tuple(get('layer_types', [FULL] * num_layers)),
+        sliding_window=window,
+        is_causal=raw.get('is_causal'),
+        block_size=get('block_size'),
+        mask_token_id=get('mask_token_id'),
+        target_layer_ids=tuple(get('target_layer_ids')),
+        num_target_layers=get('num_target_layers'),
+        **{key: get(key, value) for key, value in _NESTED_DEFAULTS.items()},
+    )
+
+
+def default_taps(num_taps: int, num_target_layers: int) -> tuple[int, ...]:
+  """The paper's tap rule: evenly from block 1 to the third from last.
+
+  For making new drafters only; a published one says its taps.
+  """
+  if num_taps == 1:
+    return (num_target_layers // 2,)
+  step = (num_target_layers - 4) / (num_taps - 1)
+  return tuple(round(1 + i * step) for i in range(num_taps))

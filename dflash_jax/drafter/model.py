@@ -1,0 +1,172 @@
+"""The DFlash v1 block drafter (arXiv 2602.06036, section 4.1)."""
+
+from flax import linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dflash_jax.drafter import config as drafter_config
+from dflash_jax.nn import attention
+from dflash_jax.nn import cache as kv
+from dflash_jax.nn import layer as layers
+from dflash_jax.nn import linear
+from dflash_jax.nn import norms
+from dflash_jax.typing import typed
+
+
+class Drafter(nn.Module):
+  """Fills a block of masks in one forward pass.
+
+  Target features become extra keys and values of every layer (KV injection);
+  they are never queries. Embedding and output head are the target's: the
+  caller embeds the block and turns hidden states into logits.
+  """
+
+  config: drafter_config.DrafterConfig
+
+  def setup(self):
+    config = self.config
+    self.fc = linear.Linear(config.hidden_size)
+    self.context_norm = norms.RMSNorm(config.norm_eps)
+    self.layers = [
+        layers.DecoderLayer(
+            hidden_size=config.hidden_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            intermediate_size=config.intermediate_size,
+            norm_eps=config.norm_eps,
+            rope_theta=config.rope_theta,
+            qk_norm=True,
+        )
+        for _ in range(config.num_layers)
+    ]
+    self.final_norm = norms.RMSNorm(config.norm_eps)
+
+  @typed
+  def fuse(self, features: Float[Array, 'B C P D']) -> Float[Array, 'B C D']:
+    """Context feature: `RMSNorm(fc(concatenated taps))`, once a token."""
+    flat = features.reshape(*features.shape[:2], -1)
+    return self.context_norm(self.fc(flat))
+
+  @typed
+  def inject(
+      self, features: Float[Array, 'B C P D'], cache: kv.KVCache
+  ) -> kv.KVCache:
+    """Writes the features' keys and values behind `cache.length`.
+
+    The length stays: the caller commits as many rows as are real.
+    """
+    context = self.fuse(features)
+    steps = jnp.arange(features.shape[1])
+    positions = cache.length[:, None] + steps[None]
+    all_keys, all_values = [], []
+    for index, layer in enumerate(self.layers):
+      keys, values = layer.keys_values(context, positions)
+      keys, values = kv.write(cache, index, keys, values)
+      all_keys.append(keys)
+      all_values.append(values)
+    return cache.replace(keys=tuple(all_keys), values=tuple(all_values))
+
+  @typed
+  def __call__(
+      self, block: Float[Array, 'B L D'], cache: kv.KVCache
+  ) -> tuple[Float[Array, 'B L D'], kv.KVCache]:
+    """Final-normed hidden states of one block a row, anchor first.
+
+    The block sits at positions `cache.length ..`, right behind the injected
+    context. Its own keys and values go into the returned cache behind
+    `length`, which stays: the next injection overwrites them.
+    """
+    length = block.shape[1]
+    start = cache.length
+    positions = start[:, None] + jnp.arange(length)[None]
+    slots = jnp.arange(cache.capacity)[None, None]
+    written = slots < (start + length)[:, None, None]
+    x = block * self.config.input_embedding_scale
+    all_keys, all_values = [], []
+    for index, layer in enumerate(self.layers):
+      normed = layer.attention_norm(x)
+      keys, values = layer.keys_values(normed, positions)
+      keys, values = kv.write(cache, index, keys, values)
+      all_keys.append(keys)
+      all_values.append(values)
+      mask = written & attention.visible(
+          positions[:, :, None], slots,
+          self.config.causal(index), self.config.window(index),
+      )
+      queries = layer.queries(normed, positions)
+      attended = attention.attend(queries, keys, values, mask)
+      x = layer.finish(x, attended)
+    cache = cache.replace(keys=tuple(all_keys), values=tuple(all_values))
+    return self.final_norm(x), cache
+
+  @typed
+  def blocks(
+      self,
+      block: Float[Array, 'B A L D'],
+      anchors: Int[Array, 'B A'],
+      features: Float[Array, 'B C P D'],
+  ) -> Float[Array, 'B A L D']:
+    """Many blocks at once, each as if decoded alone (training and analysis).
+
+    Args:
+      block: embeddings of `[anchor, mask, ...]`, one block an anchor.
+      anchors: position of each block's slot 0. Blocks may overlap: a block
+        sees context strictly before its anchor, and itself, whatever else is
+        in the batch.
+      features: tapped target features of positions `0 .. C - 1`.
+
+    Returns:
+      Final-normed hidden states.
+    """
+    length = block.shape[2]
+    context = self.fuse(features)
+    context_positions = jnp.broadcast_to(
+        jnp.arange(context.shape[1]), context.shape[:2]
+    )
+    positions = anchors[..., None] + jnp.arange(length)[None, None]
+    x = block * self.config.input_embedding_scale
+    for index, layer in enumerate(self.layers):
+      causal, window = self.config.causal(index), self.config.window(index)
+      normed = layer.attention_norm(x)
+      before = context_positions[:, None, None] < anchors[..., None, None]
+      context_mask = before & attention.visible(
+          positions[..., None], context_positions[:, None, None], causal, window
+      )
+      block_mask = attention.visible(
+          positions[..., None], positions[:, :, None], causal, window
+      )
+      attended = attention.attend_blocks(
+          layer.queries(normed, positions),
+          layer.keys_values(context, context_positions),
+          layer.keys_values(normed, positions),
+          context_mask,
+          block_mask,
+      )
+      x = layer.finish(x, attended)
+    return self.final_norm(x)
+
+  @typed
+  def shape_logits(
+      self, logits: Float[Array, '*rows V']
+  ) -> Float[Array, '*rows V']:
+    """Multiplier first, then soft cap."""
+    logits = logits * self.config.output_multiplier
+    cap = self.config.final_logit_softcapping
+    return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+  def empty_cache(self, batch: int, capacity: int, dtype=jnp.float32):
+    """A context cache of `capacity` slots for `batch` rows."""
+    config = self.config
+    return kv.KVCache.create(
+        config.num_layers, batch, capacity, config.num_kv_heads,
+        config.head_dim, dtype,
+    )
+
+
+def block_tokens(
+    anchor: Int[Array, '*rows'], block_size: int, mask_token_id: int
+) -> Int[Array, '*rows L']:
+  """`[anchor, mask, ..., mask]`, slot 0 first."""
+  masks = jnp.full((*anchor.shape, block_size - 1), mask_token_id, anchor.dtype)
+  return jnp.concatenate([anchor[..., None], masks], axis=-1)

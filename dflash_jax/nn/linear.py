@@ -1,0 +1,46 @@
+"""Bias-free and biased projections with the weight laid out `[out, in]`."""
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dflash_jax.typing import typed
+
+
+@typed
+def project(
+    x: Float[Array, '*rows I'], kernel: Float[Array, 'O I']
+) -> Float[Array, '*rows O']:
+  """`x @ kernel.T`, in the form that XLA's CPU back end runs at memory speed.
+
+  Several rows go as `kernel @ x.T`: the kernel streams as the left operand and
+  the few rows of a verify pass are the right one, about twice as fast at 4 to
+  32 rows and no slower beyond. The barriers keep XLA from turning that product
+  back, and from fusing a single row's norm into the matrix-vector product,
+  where it would be computed again for every output.
+  """
+  rows = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]))
+  if len(rows) == 1:
+    out = jax.lax.optimization_barrier(jnp.matmul(rows, kernel.T))
+  else:
+    out = jax.lax.optimization_barrier(jnp.matmul(kernel, rows.T)).T
+  return out.reshape(*x.shape[:-1], kernel.shape[0])
+
+
+class Linear(nn.Module):
+  """A projection to `features` outputs; parameters `kernel` and `bias`."""
+
+  features: int
+  use_bias: bool = False
+
+  @nn.compact
+  def __call__(self, x: Float[Array, '*rows I']) -> Float[Array, '*rows O']:
+    kernel = self.param(
+        'kernel', nn.initializers.normal(0.02), (self.features, x.shape[-1])
+    )
+    out = project(x, kernel)
+    if self.use_bias:
+      bias = self.param('bias', nn.initializers.zeros, (self.features,))
+      out += jnp.broadcast_to(bias, out.shape)
+    return out
