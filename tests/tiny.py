@@ -1,0 +1,142 @@
+"""Tiny models that compile fast, and whose parts all matter.
+
+Parameters come from NumPy: compiling an initialiser takes longer than any test
+here. Norm scales and biases are far from their initial values, so that a
+forgotten one shows.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dflash_jax.decode import engine
+from dflash_jax.decode import session as sessions
+from dflash_jax.decode import state
+from dflash_jax.drafter import config as drafter_config
+from dflash_jax.drafter import model
+from dflash_jax.target import config as target_config
+from dflash_jax.target import decoder
+
+TARGET = target_config.TargetConfig(
+    vocab_size=64,
+    hidden_size=32,
+    num_layers=4,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    intermediate_size=48,
+    norm_eps=1e-5,
+    rope_theta=1e4,
+    max_length=48,
+    tied_head=False,
+)
+MASK = 63
+FULL, SLIDING = drafter_config.FULL, drafter_config.SLIDING
+# Taps are out of order and hold the last block; the heads are not the target's.
+DRAFTER = drafter_config.DrafterConfig(
+    vocab_size=64,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=3,
+    num_kv_heads=1,
+    head_dim=6,
+    intermediate_size=40,
+    norm_eps=1e-5,
+    rope_theta=500.0,
+    max_length=48,
+    layer_types=(FULL, FULL),
+    sliding_window=None,
+    is_causal=None,
+    block_size=5,
+    mask_token_id=MASK,
+    target_layer_ids=(3, 1),
+    num_target_layers=4,
+)
+DRAFTERS = {
+    'full': DRAFTER,
+    'sliding': dataclasses.replace(
+        DRAFTER,
+        layer_types=(SLIDING, SLIDING),
+        sliding_window=7,
+        is_causal=False,
+        input_embedding_scale=1.5,
+    ),
+    'causal': dataclasses.replace(DRAFTER, is_causal=True),
+    'mixed': dataclasses.replace(
+        DRAFTER, layer_types=(SLIDING, FULL), sliding_window=4
+    ),
+}
+
+
+def fill(shapes, seed, scale=0.35):
+  """Random parameters of these shapes: scales near 1, the rest near 0."""
+  rng = np.random.default_rng(seed)
+
+  def leaf(path, shape):
+    value = rng.normal(size=shape.shape)
+    if path[-1].key == 'scale':
+      value = 1 + 0.3 * value
+    elif path[-1].key == 'embedding':
+      value = value * 0.5
+    else:
+      value = value * scale
+    return jnp.asarray(value, jnp.float32)
+
+  return jax.tree_util.tree_map_with_path(leaf, shapes)
+
+
+@functools.cache
+def target(config=TARGET, seed=0):
+  """A decoder and its parameters."""
+  module = decoder.Decoder(config)
+  tokens = jnp.zeros((1, 1), jnp.int32)
+  shapes = jax.eval_shape(module.init, jax.random.key(0), tokens)
+  return module, fill(shapes['params'], seed)
+
+
+@functools.cache
+def drafter(config=DRAFTER, seed=1):
+  """A drafter and its parameters."""
+  module = model.Drafter(config)
+  rows = jnp.zeros((1, 1, 1, config.hidden_size))
+  features = jnp.zeros((1, 1, len(config.target_layer_ids), config.hidden_size))
+  anchors = jnp.zeros((1, 1), jnp.int32)
+  shapes = jax.eval_shape(
+      lambda key: module.init(key, rows, anchors, features, method='blocks'),
+      jax.random.key(0),
+  )
+  return module, fill(shapes['params'], seed)
+
+
+def tokens(shape, seed=0):
+  """Random token ids that are not the mask."""
+  rng = np.random.default_rng(seed)
+  return jnp.asarray(rng.integers(0, MASK, shape), jnp.int32)
+
+
+def cache_rows(cache, layer):
+  """Keys and values of a layer, both as `[B, S, M, H]`."""
+  keys, values = cache.keys[layer], cache.values[layer]
+  return np.transpose(keys, (0, 3, 1, 2)), np.transpose(values, (0, 2, 1, 3))
+
+
+@functools.cache
+def session(block_size=1, stop_ids=()):
+  """A session of the tiny pair; block size 1 is autoregressive.
+
+  One for all tests: what is compiled stays compiled.
+  """
+  module, params = target()
+  if block_size == 1:
+    autoregressive = engine.Engine(module, None, 1, stop_ids)
+    return sessions.Session(autoregressive, state.Params(params))
+  proposer, proposer_params = drafter(
+      dataclasses.replace(DRAFTER, block_size=block_size)
+  )
+  return sessions.Session(
+      engine.Engine(module, proposer, block_size, stop_ids),
+      state.Params(params, proposer_params),
+  )
