@@ -35,13 +35,13 @@ def get_config() -> ml_collections.ConfigDict:
   # Sources of the training prompts; see data/prompts.py.
   config.regenerate.prompts = ('stdlib', 'gsm8k[400:]', 'mtbench')
   # Prompts taken from each source.
-  config.regenerate.num_prompts = (120, 120, 16)
-  config.regenerate.max_prompt_tokens = 160
-  config.regenerate.max_new_tokens = 160
+  config.regenerate.num_prompts = (96, 96, 16)
+  config.regenerate.max_prompt_tokens = 128
+  config.regenerate.max_new_tokens = 128
   config.regenerate.batch_size = 32
 
   config.train = ml_collections.ConfigDict()
-  config.train.num_steps = 600
+  config.train.num_steps = 400
   # Sequences in a step, and blocks drawn from each.
   config.train.batch_size = 4
   config.train.num_anchors = 24
@@ -61,9 +61,9 @@ def get_config() -> ml_collections.ConfigDict:
 
   config.evaluate = ml_collections.ConfigDict()
   config.evaluate.prompts = ('humaneval', 'gsm8k[:400]')
-  config.evaluate.num_prompts = (20, 20)
+  config.evaluate.num_prompts = (12, 12)
   config.evaluate.max_new_tokens = 128
-  config.evaluate.batch_size = 1
+  config.evaluate.batch_size = 4
 
   config.generate = ml_collections.ConfigDict()
   config.generate.prompt = 'Write a Python function that reverses a string.'

@@ -4,7 +4,6 @@ import contextlib
 import os
 import pathlib
 import shutil
-import tempfile
 from collections.abc import Iterator
 
 from dflash_jax import errors
@@ -26,20 +25,17 @@ def atomic_write(path: str | os.PathLike, data: str | bytes) -> None:
   path = pathlib.Path(path)
   if isinstance(data, str):
     data = data.encode()
-  temporary = None
+  temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(
-        dir=path.parent, prefix=f'.{path.name}.'
-    )
-    with os.fdopen(descriptor, 'wb') as file:
+    with temporary.open('wb') as file:
       file.write(data)
       file.flush()
       os.fsync(file.fileno())
     os.replace(temporary, path)
   except OSError as error:
-    if temporary is not None:
-      pathlib.Path(temporary).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+      temporary.unlink()
     raise unwritable(path, error) from error
 
 

@@ -118,12 +118,12 @@ def _config(
         ' supported in GGUF'
     )
 
-  def field(key: str) -> Any:
-    if f'llama.{key}' not in metadata:
+  def field(key: str, prefix: str = 'llama.') -> Any:
+    if prefix + key not in metadata:
       raise errors.UserError(
-          f'{path}: the header has no llama.{key}; convert the model again'
+          f'{path}: the header has no {prefix}{key}; convert the model again'
       )
-    return metadata[f'llama.{key}']
+    return metadata[prefix + key]
 
   scaling = metadata.get('llama.rope.scaling.type', 'none')
   if scaling != 'none':
@@ -142,7 +142,7 @@ def _config(
         f' width {head_dim}; partial rotary is not supported'
     )
   return target_config.TargetConfig(
-      vocab_size=len(metadata['tokenizer.ggml.tokens']),
+      vocab_size=len(field('tokenizer.ggml.tokens', prefix='')),
       hidden_size=hidden_size,
       num_layers=int(field('block_count')),
       num_heads=num_heads,

@@ -1,5 +1,6 @@
 """Grouped-query attention and its visibility rule, as pure functions."""
 
+import einops
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -30,20 +31,17 @@ def attend(
   Returns:
     Heads side by side, in the dtype of `queries`.
   """
-  batch, length, num_heads, head_dim = queries.shape
-  num_kv_heads = keys.shape[1]
-  group = num_heads // num_kv_heads
-  grouped = queries.reshape(batch, length, num_kv_heads, group, head_dim)
-  grouped = grouped.transpose(0, 2, 1, 3, 4) * head_dim**-0.5
-  grouped = grouped.reshape(batch, num_kv_heads, length * group, head_dim)
+  group = queries.shape[2] // keys.shape[1]
+  grouped = einops.rearrange(
+      queries * queries.shape[3] ** -0.5, 'B T (M G) H -> B M (T G) H', G=group
+  )
   scores = jnp.einsum(
       'BMQH,BMHS->BMQS', grouped, keys, preferred_element_type=jnp.float32
   )
   scores = jnp.where(jnp.repeat(mask, group, axis=1)[:, None], scores, HIDDEN)
   weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
   out = jnp.einsum('BMQS,BMSH->BMQH', weights, values)
-  out = out.reshape(batch, num_kv_heads, length, group, head_dim)
-  return out.transpose(0, 2, 1, 3, 4).reshape(batch, length, -1)
+  return einops.rearrange(out, 'B M (T G) H -> B T (M G H)', G=group)
 
 
 @typed
@@ -87,11 +85,11 @@ def attend_blocks(
     context_mask: True where a slot may look at a context position.
     block_mask: True where a slot may look at a slot of its own block.
   """
-  num_heads, head_dim = queries.shape[-2:]
   num_context, num_kv_heads = context[0].shape[1:3]
-  grouped = queries.reshape(
-      *queries.shape[:3], num_kv_heads, num_heads // num_kv_heads, head_dim
-  ) * head_dim**-0.5
+  grouped = einops.rearrange(
+      queries * queries.shape[-1] ** -0.5,
+      'B A L (M G) H -> B A L M G H', M=num_kv_heads,
+  )
   scores = jnp.concatenate([
       jnp.where(
           context_mask[:, None, None],
@@ -114,4 +112,4 @@ def attend_blocks(
   out = jnp.einsum(
       'BMGALC,BCMH->BALMGH', weights[..., :num_context], context[1]
   ) + jnp.einsum('BMGALK,BAKMH->BALMGH', weights[..., num_context:], block[1])
-  return out.reshape(*queries.shape[:3], -1)
+  return einops.rearrange(out, 'B A L M G H -> B A L (M G H)')
