@@ -35,13 +35,13 @@ def get_config() -> ml_collections.ConfigDict:
   # Sources of the training prompts; see data/prompts.py.
   config.regenerate.prompts = ('stdlib', 'gsm8k[400:]', 'mtbench')
   # Prompts taken from each source.
-  config.regenerate.num_prompts = (96, 96, 16)
+  config.regenerate.num_prompts = (80, 80, 16)
   config.regenerate.max_prompt_tokens = 128
   config.regenerate.max_new_tokens = 128
   config.regenerate.batch_size = 32
 
   config.train = ml_collections.ConfigDict()
-  config.train.num_steps = 400
+  config.train.num_steps = 300
   # Sequences in a step, and blocks drawn from each.
   config.train.batch_size = 4
   config.train.num_anchors = 24
@@ -54,14 +54,14 @@ def get_config() -> ml_collections.ConfigDict:
   # the target in every step. For small corpora.
   config.train.cache_features = True
   config.train.log_every = 10
-  config.train.save_every = 200
+  config.train.save_every = 100
   # Steps between true decodes of held-out prompts, and how many of those.
-  config.train.eval_every = 200
+  config.train.eval_every = 150
   config.train.eval_prompts = 8
 
   config.evaluate = ml_collections.ConfigDict()
   config.evaluate.prompts = ('humaneval', 'gsm8k[:400]')
-  config.evaluate.num_prompts = (12, 12)
+  config.evaluate.num_prompts = (8, 8)
   config.evaluate.max_new_tokens = 128
   config.evaluate.batch_size = 4
 

@@ -7,24 +7,29 @@ from jaxtyping import Array, Float
 
 from dflash_jax.typing import typed
 
+_FEW_ROWS = 64
+
 
 @typed
 def project(
     x: Float[Array, '*rows I'], kernel: Float[Array, 'O I']
 ) -> Float[Array, '*rows O']:
-  """`x @ kernel.T`, in the form that XLA's CPU back end runs at memory speed.
+  """`x @ kernel.T`, in the form that XLA's CPU back end runs fastest.
 
-  Several rows go as `kernel @ x.T`: the kernel streams as the left operand and
-  the few rows of a verify pass are the right one, about twice as fast at 4 to
-  32 rows and no slower beyond. The barriers keep XLA from turning that product
-  back, and from fusing a single row's norm into the matrix-vector product,
-  where it would be computed again for every output.
+  The few rows of a verify pass go as `kernel @ x.T`, twice as fast up to about
+  32 rows; beyond, the transposed result costs more than it saves. Barriers keep
+  XLA from turning that product back, and from fusing a single row's norm into
+  the matrix-vector product, where it would be computed for every output anew.
   """
-  rows = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]))
-  if len(rows) == 1:
-    out = jax.lax.optimization_barrier(jnp.matmul(rows, kernel.T))
+  rows = x.reshape(-1, x.shape[-1])
+  if len(rows) > _FEW_ROWS:
+    out = jnp.matmul(rows, kernel.T)
   else:
-    out = jax.lax.optimization_barrier(jnp.matmul(kernel, rows.T)).T
+    rows = jax.lax.optimization_barrier(rows)
+    if len(rows) == 1:
+      out = jax.lax.optimization_barrier(jnp.matmul(rows, kernel.T))
+    else:
+      out = jax.lax.optimization_barrier(jnp.matmul(kernel, rows.T)).T
   return out.reshape(*x.shape[:-1], kernel.shape[0])
 
 

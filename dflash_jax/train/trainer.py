@@ -102,7 +102,7 @@ class Trainer:
         grads, state.optimizer, state.params
     )
     params = optax.apply_updates(state.params, updates)
-    metrics['gradient_norm'] = optax.global_norm(grads)
+    metrics['gradient_norm'] = optax.tree.norm(grads)
     return TrainState(state.step + 1, params, optimizer), metrics
 
   def with_features(self, target_params: Any, batch: Batch) -> Batch:

@@ -143,6 +143,7 @@ def test_from_scratch_is_normal_with_unit_norms():
   start = jax.jit(functools.partial(initialize.from_scratch, config))
   params, other = start(jax.random.key(0)), start(jax.random.key(1))
   assert set(params) == {'fc', 'context_norm', 'final_norm', 'layers_0'}
+  params, other = jax.device_get((params, other))
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     if path[-1].key == 'scale':
       equal(leaf, np.ones(leaf.shape))

@@ -117,11 +117,11 @@ def test_only_features_before_the_anchor_and_in_the_window_matter(kind):
   config = tiny.DRAFTERS[kind]
   windows = [config.window(layer) for layer in range(config.num_layers)]
   run = functools.partial(blocks(kind), variables(kind), BLOCKS, ANCHORS)
-  before = run(FEATURES)
+  before = np.asarray(run(FEATURES))
   for position in range(CONTEXT):
     features = FEATURES.copy()
     features[:, position] += 1
-    moved = np.asarray(before != run(features)).any(axis=(2, 3))
+    moved = (before != np.asarray(run(features))).any(axis=(2, 3))
     in_window = np.logical_or.reduce([
         np.full(ANCHORS.shape, True) if window is None
         else ANCHORS - position < window
@@ -133,11 +133,11 @@ def test_only_features_before_the_anchor_and_in_the_window_matter(kind):
 @KINDS
 def test_a_block_moves_no_other_block(kind):
   run = lambda block: blocks(kind)(variables(kind), block, ANCHORS, FEATURES)
-  before = run(BLOCKS)
+  before = np.asarray(run(BLOCKS))
   for a in range(ANCHORS.shape[1]):
     changed = BLOCKS.copy()
     changed[:, a, 2] += 1
-    moved = np.asarray(before != run(changed)).any(axis=3)
+    moved = (before != np.asarray(run(changed))).any(axis=3)
     others = np.arange(ANCHORS.shape[1]) != a
     assert not moved[:, others].any()
     # Slots before the changed one see it unless every layer is causal.
@@ -166,11 +166,11 @@ def test_tokens_after_an_anchor_move_nothing_in_its_block():
     )
 
   tokens = np.asarray(tiny.tokens((BATCH, CONTEXT + 1)))
-  before = run(tokens)
+  before = np.asarray(run(tokens))
   for position in range(CONTEXT + 1):
     changed = tokens.copy()
     changed[:, position] = (changed[:, position] + 1) % tiny.MASK
-    moved = np.asarray(before != run(changed)).any(axis=(2, 3))
+    moved = (before != np.asarray(run(changed))).any(axis=(2, 3))
     # At the anchor itself the token is the block's own slot 0.
     np.testing.assert_array_equal(moved, position <= ANCHORS)
 

@@ -23,6 +23,8 @@ os.environ['HF_HUB_OFFLINE'] = '1'
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 reference_lib = pytest.importorskip('dflash.model')
+# Two threads on tiny matrices mostly wait for each other.
+torch.set_num_threads(1)
 
 _CASES = tiny.DRAFTERS | {
     'capped': dataclasses.replace(
@@ -152,15 +154,13 @@ def test_loads_what_the_reference_saves(pair, tmp_path):
 
 # The reference was written for transformers 5.15.
 @pytest.mark.filterwarnings('ignore:`past_key_values` is deprecated')
-@pytest.mark.parametrize('name, stop_ids', [
-    ('full', ()), ('causal', ()), ('sliding', (5,)), ('mixed', (2, 5)),
-])
+@pytest.mark.parametrize('name, stop_ids', [('full', ()), ('mixed', (3,))])
 def test_greedy_generation(name, stop_ids, tmp_path, monkeypatch):
-  """Tokens and rounds of ragged prompts; so few tokens that drafts hold."""
-  vocabulary, width, layers = 8, 32, 4
-  torch.manual_seed(0)
+  """Tokens and rounds of ragged prompts; few token ids, so drafts do hold."""
+  vocabulary = 8
+  torch.manual_seed(1)
   theirs = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
-      vocab_size=vocabulary, hidden_size=width, num_hidden_layers=layers,
+      vocab_size=vocabulary, hidden_size=32, num_hidden_layers=4,
       num_attention_heads=4, num_key_value_heads=2, head_dim=8,
       intermediate_size=48, max_position_embeddings=128,
       tie_word_embeddings=False, initializer_range=0.3,
@@ -170,7 +170,7 @@ def test_greedy_generation(name, stop_ids, tmp_path, monkeypatch):
   drafter, params = tiny.drafter(dataclasses.replace(
       _CASES[name], vocab_size=vocabulary, mask_token_id=vocabulary - 1,
       target_layer_ids=(2, 0),
-  ))
+  ), seed=4)
   checkpoint.save(tmp_path / 'drafter', drafter.config, params)
   reference = _load(tmp_path / 'drafter')
   block_size = drafter.config.block_size
@@ -184,14 +184,13 @@ def test_greedy_generation(name, stop_ids, tmp_path, monkeypatch):
       for length in (1, 2, 5, 9, 16, 17, 23, 30)
   ]
   monkeypatch.setattr(reference_lib, '_cuda_time', time.perf_counter)
-  rounds = []
-  for prompt, completion in zip(prompts, ours.generate(prompts, 32)):
+  completions = ours.generate(prompts, 32)
+  for prompt, completion in zip(prompts, completions):
     expected = reference_lib.dflash_generate(
         reference, theirs, torch.tensor([prompt]), 32, list(stop_ids),
         return_stats=True,
     )
-    tokens = expected.output_ids[0, len(prompt) :].tolist()
-    assert completion.tokens == tokens
+    assert completion.tokens == expected.output_ids[0, len(prompt) :].tolist()
     # Near the budget the reference drafts narrower blocks, hence others.
     whole, room = [], 31
     for produced in expected.acceptance_lengths:
@@ -199,5 +198,11 @@ def test_greedy_generation(name, stop_ids, tmp_path, monkeypatch):
         whole.append(produced)
       room -= produced
     assert completion.produced[: len(whole)] == whole
-    rounds += whole
-  assert {1, 2, 3} <= set(rounds)
+  accepted = {a for completion in completions for a in completion.accepted}
+  assert len(accepted) > 1
+  # With these seeds, a 3 is met inside an accepted block.
+  cut = [
+      c for c in completions
+      if c.finished and c.accepted and c.accepted[-1] >= c.produced[-1]
+  ]
+  assert bool(cut) == bool(stop_ids)

@@ -1,0 +1,95 @@
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from dflash_jax import errors
+from dflash_jax.checkpoint import drafter as drafter_files
+from tests import tiny
+
+
+def saved(tmp_path, dtype=jnp.float32, config=tiny.DRAFTER):
+  params = jax.tree.map(lambda x: x.astype(dtype), tiny.drafter(config)[1])
+  drafter_files.save(tmp_path / 'd', config, params)
+  return tmp_path / 'd', params
+
+
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_round_trip(tmp_path, dtype):
+  folder, params = saved(tmp_path, dtype)
+  config, loaded = drafter_files.load(folder, dtype)
+  assert config == tiny.DRAFTER
+  assert jax.tree.structure(loaded) == jax.tree.structure(params)
+  for ours, theirs in zip(jax.tree.leaves(loaded), jax.tree.leaves(params)):
+    assert ours.dtype == dtype
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_five_layer_drafter_has_the_published_58_tensors(tmp_path):
+  config = dataclasses.replace(
+      tiny.DRAFTER, num_layers=5, layer_types=(tiny.FULL,) * 5
+  )
+  folder, _ = saved(tmp_path, config=config)
+  tensors = safetensors.numpy.load_file(folder / 'model.safetensors')
+  assert len(tensors) == 58
+  assert tensors['fc.weight'].shape == (32, 64)
+  assert tensors['layers.4.self_attn.k_norm.weight'].shape == (6,)
+
+
+@pytest.mark.parametrize('change, message', [
+    (lambda t: t.pop('norm.weight'), r'missing: \[.norm.weight'),
+    (lambda t: t.update(extra=np.zeros(1)), r'unknown: \[.extra'),
+    (lambda t: t.update({'fc.weight': np.zeros((3, 3))}), r'\(3, 3\)'),
+])
+def test_tensors_that_do_not_fit(tmp_path, change, message):
+  folder, _ = saved(tmp_path)
+  path = folder / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(path)
+  change(tensors)
+  safetensors.numpy.save_file(tensors, path)
+  with pytest.raises(errors.UserError, match=message) as caught:
+    drafter_files.load(folder)
+  assert str(path) in str(caught.value)
+
+
+def test_damaged_files(tmp_path):
+  with pytest.raises(errors.UserError, match='config.json.*drafter'):
+    drafter_files.load(tmp_path)
+  folder, _ = saved(tmp_path)
+  path = folder / 'model.safetensors'
+  path.write_bytes(path.read_bytes()[:-100])
+  with pytest.raises(errors.UserError, match='model.safetensors'):
+    drafter_files.load(folder)
+  (folder / 'config.json').write_text('{')
+  with pytest.raises(errors.UserError, match='config.json'):
+    drafter_files.load(folder)
+
+
+def test_float16_is_refused(tmp_path):
+  with pytest.raises(errors.UserError, match='not float16'):
+    drafter_files.load(tmp_path, jnp.float16)
+
+
+def test_a_failed_save_leaves_the_old_drafter(tmp_path, monkeypatch):
+  folder, params = saved(tmp_path)
+
+  def fail(*args, **kwargs):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(safetensors.numpy, 'save_file', fail)
+  with pytest.raises(errors.UserError, match='No space left'):
+    drafter_files.save(folder, tiny.DRAFTER, params)
+  assert drafter_files.load(folder)[0] == tiny.DRAFTER
+  assert [p.name for p in tmp_path.iterdir()] == ['d']
+
+
+def test_the_config_says_where_the_tensors_go(tmp_path):
+  folder, _ = saved(tmp_path, jnp.bfloat16)
+  raw = json.loads((folder / 'config.json').read_text())
+  assert raw['architectures'] == ['DFlashDraftModel']
+  assert raw['dtype'] == 'bfloat16'
+  assert raw['dflash_config']['target_layer_ids'] == [3, 1]

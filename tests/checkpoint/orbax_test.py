@@ -1,0 +1,40 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dflash_jax import errors
+from dflash_jax.checkpoint import orbax
+from dflash_jax.train import trainer as training
+
+
+def state(value):
+  leaf = jnp.full((3,), value)
+  return training.TrainState(jnp.int32(value), {'w': leaf}, (leaf, {'n': leaf}))
+
+
+def test_the_newest_two_are_kept_and_come_back(tmp_path):
+  checkpoints = orbax.Checkpoints(tmp_path / 'c')
+  assert checkpoints.latest_step() is None
+  for number in (1, 2, 3):
+    checkpoints.save(number, state(number))
+  fresh = orbax.Checkpoints(tmp_path / 'c')
+  assert fresh.latest_step() == 3
+  restored = fresh.restore(3, state(0))
+  assert isinstance(restored, training.TrainState)
+  for ours, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(state(3))):
+    np.testing.assert_array_equal(ours, theirs)
+  assert sorted(p.name for p in (tmp_path / 'c').iterdir()) == ['2', '3']
+
+
+def test_a_state_of_another_shape_is_refused(tmp_path):
+  checkpoints = orbax.Checkpoints(tmp_path)
+  checkpoints.save(1, {'a': jnp.zeros(3)})
+  with pytest.raises(errors.UserError, match='does not fit this run'):
+    checkpoints.restore(1, {'b': jnp.zeros(3)})
+
+
+def test_an_unwritable_folder(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(errors.UserError, match='cannot write'):
+    orbax.Checkpoints(tmp_path / 'file' / 'c')
