@@ -114,7 +114,7 @@ def drafter(config=DRAFTER, seed=1):
 def tokens(shape, seed=0):
   """Random token ids that are not the mask."""
   rng = np.random.default_rng(seed)
-  return jnp.asarray(rng.integers(0, MASK, shape), jnp.int32)
+  return rng.integers(0, MASK, shape).astype(np.int32)
 
 
 def cache_rows(cache, layer):

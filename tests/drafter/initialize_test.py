@@ -30,9 +30,9 @@ def made(qk_norm, num_layers=2):
       layer_types=CONFIG.layer_types[:1] * num_layers,
   )
   start = jax.jit(
-      lambda params: initialize.from_target(config, module, params, TOKENS)
+      lambda *arguments: initialize.from_target(config, module, *arguments)
   )
-  return target_config, params, start(params)
+  return target_config, params, start(params, TOKENS)
 
 
 def equal(found, expected):
@@ -67,7 +67,7 @@ def test_norms_are_the_root_mean_square_of_the_targets_heads(num_layers):
   inputs = []
   for row in TOKENS:
     _, blocks = naive.target(config, theirs, row)
-    inputs.append([wide['embedding'][np.asarray(row)], *blocks])
+    inputs.append([wide['embedding'][row], *blocks])
   for index in range(num_layers):
     source = 4 - num_layers + index
     layer = wide[f'layers_{source}']
@@ -94,9 +94,9 @@ def test_injected_keys_are_the_targets_own(qk_norm):
   target, drafter = decoder.Decoder(config), model.Drafter(CONFIG)
 
   @jax.jit
-  def caches(theirs, ours):
+  def caches(theirs, ours, tokens):
     _, features, full = target.apply(
-        {'params': theirs}, TOKENS, target.empty_cache(2, 9),
+        {'params': theirs}, tokens, target.empty_cache(2, 9),
         CONFIG.target_layer_ids,
     )
     cache = drafter.empty_cache(2, 9)
@@ -104,7 +104,7 @@ def test_injected_keys_are_the_targets_own(qk_norm):
         {'params': ours}, features, cache, method='inject'
     )
 
-  full, injected = caches(theirs, ours)
+  full, injected = caches(theirs, ours, TOKENS)
   keys, values = tiny.cache_rows(injected, 0)
   exact, exact_values = tiny.cache_rows(full, 2)
   np.testing.assert_allclose(values, exact_values, atol=2e-4)

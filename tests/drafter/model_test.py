@@ -165,7 +165,7 @@ def test_tokens_after_an_anchor_move_nothing_in_its_block():
         method='blocks',
     )
 
-  tokens = np.asarray(tiny.tokens((BATCH, CONTEXT + 1)))
+  tokens = tiny.tokens((BATCH, CONTEXT + 1))
   before = np.asarray(run(tokens))
   for position in range(CONTEXT + 1):
     changed = tokens.copy()

@@ -1,5 +1,6 @@
 import jax
 import numpy as np
+import pytest
 
 from dflash_jax.nn import linear
 
@@ -20,11 +21,12 @@ def test_project_is_a_matrix_product():
     np.testing.assert_allclose(found, x @ kernel.T, rtol=1e-4, atol=1e-5)
 
 
-def test_project_has_the_gradient_of_a_matrix_product():
+@pytest.mark.parametrize('rows', [1, 4, 100])
+def test_project_has_the_gradient_of_a_matrix_product(rows):
   rng = np.random.default_rng(1)
   x, kernel, weight = (
       rng.normal(size=shape).astype(np.float32)
-      for shape in ((4, 6), (9, 6), (4, 9))
+      for shape in ((rows, 6), (9, 6), (rows, 9))
   )
 
   def total(x, kernel):
