@@ -64,7 +64,8 @@ def test_a_write_that_fails_changes_nothing(function, tmp_path, monkeypatch):
 
 def test_a_file_where_a_folder_should_be(tmp_path):
   (tmp_path / 'file').write_text('')
-  with pytest.raises(errors.UserError, match='cannot write .*file/x: File exists; free'):
+  message = 'cannot write .*file/x: File exists; free'
+  with pytest.raises(errors.UserError, match=message):
     files.atomic_write(tmp_path / 'file' / 'x', 'new')
   with pytest.raises(errors.UserError, match='cannot write .*file'):
     with files.atomic_dir(tmp_path / 'file'):

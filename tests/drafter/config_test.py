@@ -18,7 +18,7 @@ SHAPED = dataclasses.replace(
 
 
 def published(**changes):
-  """A `config.json` in the older form: method keys that v1 files have on top."""
+  """A `config.json` in the older form, with some method keys on top."""
   raw = {
       'architectures': ['DFlashDraftModel'],
       'model_type': 'qwen3',

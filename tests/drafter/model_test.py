@@ -205,4 +205,5 @@ def test_parameters_are_those_of_a_published_drafter():
   assert layer['q']['kernel'].shape == (3 * 6, 32)
   assert layer['k']['kernel'].shape == layer['v']['kernel'].shape == (6, 32)
   assert layer['o']['kernel'].shape == (32, 18)
-  assert layer['q_norm']['scale'].shape == layer['k_norm']['scale'].shape == (6,)
+  for name in ('q_norm', 'k_norm'):
+    assert layer[name]['scale'].shape == (6,)
