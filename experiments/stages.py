@@ -69,7 +69,10 @@ def pretrain(run: workspace.Workspace) -> None:
       label='pretrain',
   )
   tokenizer.save(folder / 'tokenizer.json')
-  orbax.Checkpoints(folder / 'params').save(config.num_steps, state.params)
+  params, step = orbax.Checkpoints(folder / 'params'), int(state.step)
+  # There already when a finished stage is run again.
+  if params.latest_step() != step:
+    params.save(step, state.params)
 
 
 def regenerate(run: workspace.Workspace) -> None:
@@ -132,7 +135,12 @@ def train(run: workspace.Workspace) -> None:
         f'{run.folder / "corpus"}: answered by {manifest["target"]}, not by'
         f' {target.name}; use another --workdir, or that target'
     )
-  heldout = examples[:: max(1, len(examples) // config.eval_prompts)]
+  if not 0 < config.eval_prompts < len(examples):
+    raise errors.UserError(
+        f'config.train.eval_prompts is {config.eval_prompts}; it must be at'
+        f' least 1, and fewer than the {len(examples)} examples of the corpus'
+    )
+  heldout = examples[:: len(examples) // config.eval_prompts]
   heldout = heldout[: config.eval_prompts]
   names = {example.id for example in heldout}
   rest = [example for example in examples if example.id not in names]

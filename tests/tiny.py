@@ -8,6 +8,7 @@ forgotten one shows.
 import dataclasses
 import functools
 
+import einops
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,8 +120,14 @@ def tokens(shape, seed=0):
 
 def cache_rows(cache, layer):
   """Keys and values of a layer, both as `[B, S, M, H]`."""
-  keys, values = cache.keys[layer], cache.values[layer]
-  return np.transpose(keys, (0, 3, 1, 2)), np.transpose(values, (0, 2, 1, 3))
+  batch = len(cache.length)
+  keys = einops.rearrange(
+      np.asarray(cache.keys[layer]), '(B M) H S -> B S M H', B=batch
+  )
+  values = einops.rearrange(
+      np.asarray(cache.values[layer]), '(B M) S H -> B S M H', B=batch
+  )
+  return keys, values
 
 
 @functools.cache

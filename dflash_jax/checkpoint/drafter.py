@@ -86,12 +86,20 @@ def load(
   path = directory / 'config.json'
   try:
     raw = json.loads(path.read_text())
+    if not isinstance(raw, dict):
+      raise ValueError('not a JSON object')
   except (OSError, ValueError) as error:
     raise errors.UserError(
         f'{path}: no readable drafter configuration ({error}); give the folder'
         ' of a trained drafter'
     ) from error
-  config = drafter_config.DrafterConfig.from_hf(raw, str(path))
+  try:
+    config = drafter_config.DrafterConfig.from_hf(raw, str(path))
+  except (TypeError, AttributeError) as error:
+    raise errors.UserError(
+        f'{path}: a value has the wrong type ({error}); compare it with a'
+        ' published config.json'
+    ) from error
   path = directory / 'model.safetensors'
   try:
     tensors = safetensors.numpy.load_file(path)

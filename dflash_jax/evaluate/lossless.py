@@ -46,7 +46,8 @@ def judge(
       names, emitted, baseline, margins, baseline_margins
   ):
     near_ties += int(np.sum((ours_short > 0) & (ours_short < analysis.NEAR_TIE)))
-    wrong = np.flatnonzero(ours_short >= analysis.NEAR_TIE)
+    # Negated, so that a margin that is not a number is a failure too.
+    wrong = np.flatnonzero(~(ours_short < analysis.NEAR_TIE))
     differ = first_difference(ours, theirs)
     # A difference without a shortfall is a near-tie that went the other way,
     # unless the shorter text is simply cut off.

@@ -15,8 +15,8 @@ HIDDEN = -1e30
 @typed
 def attend(
     queries: Float[Array, 'B T N H'],
-    keys: Float[Array, 'B M H S'],
-    values: Float[Array, 'B M S H'],
+    keys: Float[Array, 'BM H S'],
+    values: Float[Array, 'BM S H'],
     mask: Bool[Array, '#B T S'],
 ) -> Float[Array, 'B T NH']:
   """Softmax attention; query head n reads key head `n // (N / M)`.
@@ -31,17 +31,23 @@ def attend(
   Returns:
     Heads side by side, in the dtype of `queries`.
   """
-  group = queries.shape[2] // keys.shape[1]
+  batch, _, num_heads, head_dim = queries.shape
+  num_kv_heads = len(keys) // batch
+  group = num_heads // num_kv_heads
   grouped = einops.rearrange(
-      queries * queries.shape[3] ** -0.5, 'B T (M G) H -> B M (T G) H', G=group
+      queries * head_dim ** -0.5, 'B T (M G) H -> (B M) (T G) H', G=group
   )
   scores = jnp.einsum(
-      'BMQH,BMHS->BMQS', grouped, keys, preferred_element_type=jnp.float32
+      'KQH,KHS->KQS', grouped, keys, preferred_element_type=jnp.float32
   )
-  scores = jnp.where(jnp.repeat(mask, group, axis=1)[:, None], scores, HIDDEN)
+  seen = jnp.broadcast_to(mask, (batch, *mask.shape[1:]))
+  seen = jnp.repeat(jnp.repeat(seen, group, axis=1), num_kv_heads, axis=0)
+  scores = jnp.where(seen, scores, HIDDEN)
   weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-  out = jnp.einsum('BMQS,BMSH->BMQH', weights, values)
-  return einops.rearrange(out, 'B M (T G) H -> B T (M G H)', G=group)
+  out = jnp.einsum('KQS,KSH->KQH', weights, values)
+  return einops.rearrange(
+      out, '(B M) (T G) H -> B T (M G H)', B=batch, G=group
+  )
 
 
 @typed

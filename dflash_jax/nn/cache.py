@@ -4,6 +4,7 @@ Slot s of a row always holds position s. Slots at or after `length` hold
 garbage that the mask never shows, so rolling back is setting `length`.
 """
 
+import einops
 from flax import struct
 import jax
 import jax.numpy as jnp
@@ -17,10 +18,11 @@ class KVCache:
   """Keys and values of every layer.
 
   Attributes:
-    keys: one `[B, M, H, S]` array a layer, rotated. Slots come last, so that
+    keys: one `[B * M, H, S]` array a layer, rotated. Slots come last, so that
       scores are a product of two plain matrices; on CPU this is twice as fast
-      for large batches.
-    values: one `[B, M, S, H]` array a layer.
+      for large batches. Rows and heads share an axis: around a row axis of
+      size 1, XLA's CPU back end copies the whole cache at every write.
+    values: one `[B * M, S, H]` array a layer.
     length: committed slots of each row, int32 `[B]`.
   """
 
@@ -40,7 +42,7 @@ class KVCache:
   ) -> 'KVCache':
     """An empty cache of `capacity` slots."""
     def blank(*shape: int) -> tuple[jax.Array, ...]:
-      shape = (batch, num_kv_heads, *shape)
+      shape = (batch * num_kv_heads, *shape)
       return tuple(jnp.zeros(shape, dtype) for _ in range(num_layers))
 
     return cls(
@@ -51,19 +53,19 @@ class KVCache:
 
   @property
   def capacity(self) -> int:
-    return self.keys[0].shape[3]
+    return self.keys[0].shape[2]
 
 
 @typed
-def key_slots(new: Float[Array, 'B T M H']) -> Float[Array, 'B M H T']:
+def key_slots(new: Float[Array, 'B T M H']) -> Float[Array, 'BM H T']:
   """Keys of consecutive positions in the layout of the cache."""
-  return new.transpose(0, 2, 3, 1)
+  return einops.rearrange(new, 'B T M H -> (B M) H T')
 
 
 @typed
-def value_slots(new: Float[Array, 'B T M H']) -> Float[Array, 'B M T H']:
+def value_slots(new: Float[Array, 'B T M H']) -> Float[Array, 'BM T H']:
   """Values of consecutive positions in the layout of the cache."""
-  return new.transpose(0, 2, 1, 3)
+  return einops.rearrange(new, 'B T M H -> (B M) T H')
 
 
 @typed
@@ -72,17 +74,18 @@ def write(
     layer: int,
     keys: Float[Array, 'B T M H'],
     values: Float[Array, 'B T M H'],
-) -> tuple[Float[Array, 'B M H S'], Float[Array, 'B M S H']]:
+) -> tuple[Float[Array, 'BM H S'], Float[Array, 'BM S H']]:
   """A layer's slots with new ones behind each row's length, in place."""
+  start = jnp.repeat(cache.length, keys.shape[2])
   keys = key_slots(keys).astype(cache.keys[layer].dtype)
   values = value_slots(values).astype(cache.values[layer].dtype)
 
-  def write_row(key_slots, value_slots, keys, values, start):
+  def write_head(key_slots, value_slots, keys, values, start):
     return (
-        jax.lax.dynamic_update_slice(key_slots, keys, (0, 0, start)),
-        jax.lax.dynamic_update_slice(value_slots, values, (0, start, 0)),
+        jax.lax.dynamic_update_slice(key_slots, keys, (0, start)),
+        jax.lax.dynamic_update_slice(value_slots, values, (start, 0)),
     )
 
-  return jax.vmap(write_row)(
-      cache.keys[layer], cache.values[layer], keys, values, cache.length
+  return jax.vmap(write_head)(
+      cache.keys[layer], cache.values[layer], keys, values, start
   )

@@ -8,6 +8,9 @@ from jaxtyping import Array, Float
 from dflash_jax.typing import typed
 
 _FEW_ROWS = 64
+# A longer vector does not fit XLA's threshold for streaming the transposed
+# matrix, which it would then copy first: 15 times slower.
+_LONG_VECTOR = 4096
 
 
 @typed
@@ -18,15 +21,14 @@ def project(
 
   The few rows of a verify pass go as `kernel @ x.T`, twice as fast up to about
   32 rows; beyond, the transposed result costs more than it saves. Barriers keep
-  XLA from turning that product back, and from fusing a single row's norm into
-  the matrix-vector product, where it would be computed for every output anew.
+  XLA from turning that product back.
   """
   rows = x.reshape(-1, x.shape[-1])
   if len(rows) > _FEW_ROWS:
     out = jnp.matmul(rows, kernel.T)
   else:
     rows = jax.lax.optimization_barrier(rows)
-    if len(rows) == 1:
+    if len(rows) == 1 and rows.shape[1] < _LONG_VECTOR:
       out = jax.lax.optimization_barrier(jnp.matmul(rows, kernel.T))
     else:
       out = jax.lax.optimization_barrier(jnp.matmul(kernel, rows.T)).T

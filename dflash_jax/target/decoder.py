@@ -103,7 +103,7 @@ class Decoder(nn.Module):
         keys, values = kv.write(cache, index, keys, values)
         all_keys.append(keys)
         all_values.append(values)
-        keys, values = keys[..., :num_slots], values[:, :, :num_slots]
+        keys, values = keys[..., :num_slots], values[:, :num_slots]
       x = layer.finish(x, attention.attend(queries, keys, values, mask))
       if index in taps:
         features[index] = x

@@ -25,7 +25,7 @@ def sample_anchors(
     lengths: tokens of each sequence, prompt included.
     prompt_lengths: prompt tokens of each.
     max_length: padded length S of the sequences.
-    num_anchors: anchors A drawn for each sequence.
+    num_anchors: anchors drawn for each sequence; A is that, or S if less.
 
   Returns:
     Positions, and which of them are real: a short response has fewer.
@@ -36,7 +36,7 @@ def sample_anchors(
   )
   scores = jax.random.uniform(key, allowed.shape)
   scores = jnp.where(allowed, scores, -1.0)
-  scores, anchors = jax.lax.top_k(scores, num_anchors)
+  scores, anchors = jax.lax.top_k(scores, min(num_anchors, max_length))
   return anchors, scores >= 0
 
 

@@ -130,7 +130,8 @@ def run(
         scores = evaluate(state)
         log.write(step, {f'eval/{k}': v for k, v in scores.items()})
         bar.write(f'step {step}: ' + ', '.join(
-            f'{name} {value:.3f}' for name, value in scores.items()
+            f'{name} ' + ('-' if value is None else f'{value:.3f}')
+            for name, value in scores.items()
         ))
       if step % save_every == 0 or last:
         checkpoints.save(step, state)

@@ -171,11 +171,12 @@ def adamw(
   The recipe of the paper's appendix; `warmup_fraction` of `num_steps` rises
   linearly.
   """
+  warmup_steps = max(1, round(warmup_fraction * num_steps))
   schedule = optax.warmup_cosine_decay_schedule(
       init_value=0.0,
       peak_value=learning_rate,
-      warmup_steps=max(1, round(warmup_fraction * num_steps)),
-      decay_steps=num_steps,
+      warmup_steps=warmup_steps,
+      decay_steps=max(num_steps, warmup_steps + 1),
   )
   return optax.chain(
       optax.clip_by_global_norm(clip_norm),

@@ -35,7 +35,15 @@ def test_a_five_layer_drafter_has_the_published_58_tensors(tmp_path):
   )
   folder, _ = saved(tmp_path, config=config)
   tensors = safetensors.numpy.load_file(folder / 'model.safetensors')
-  assert len(tensors) == 58
+  names = [
+      'self_attn.q_proj', 'self_attn.k_proj', 'self_attn.v_proj',
+      'self_attn.o_proj', 'self_attn.q_norm', 'self_attn.k_norm',
+      'mlp.gate_proj', 'mlp.up_proj', 'mlp.down_proj', 'input_layernorm',
+      'post_attention_layernorm',
+  ]
+  published = {f'layers.{i}.{name}.weight' for i in range(5) for name in names}
+  published |= {'fc.weight', 'hidden_norm.weight', 'norm.weight'}
+  assert set(tensors) == published and len(tensors) == 58
   assert tensors['fc.weight'].shape == (32, 64)
   assert tensors['layers.4.self_attn.k_norm.weight'].shape == (6,)
 
@@ -66,6 +74,37 @@ def test_damaged_files(tmp_path):
     drafter_files.load(folder)
   (folder / 'config.json').write_text('{')
   with pytest.raises(errors.UserError, match='config.json'):
+    drafter_files.load(folder)
+
+
+@pytest.mark.parametrize('text, message', [
+    ('[]', 'not a JSON object'),
+    ('{"dflash_config": 3}', 'wrong type'),
+    ('{}', 'is missing; add it'),
+])
+def test_a_malformed_configuration(tmp_path, text, message):
+  folder, _ = saved(tmp_path)
+  (folder / 'config.json').write_text(text)
+  with pytest.raises(errors.UserError, match=message) as caught:
+    drafter_files.load(folder)
+  assert str(folder / 'config.json') in str(caught.value)
+
+
+@pytest.mark.parametrize('key, value', [
+    ('num_hidden_layers', 'two'), ('block_size', '5'), ('layer_types', 5),
+])
+def test_a_value_of_the_wrong_type(tmp_path, key, value):
+  folder, _ = saved(tmp_path)
+  path = folder / 'config.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+  with pytest.raises(errors.UserError, match='config.json: a value has the'):
+    drafter_files.load(folder)
+
+
+def test_missing_tensors_file(tmp_path):
+  folder, _ = saved(tmp_path)
+  (folder / 'model.safetensors').unlink()
+  with pytest.raises(errors.UserError, match='model.safetensors: cannot be'):
     drafter_files.load(folder)
 
 

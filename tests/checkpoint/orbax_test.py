@@ -1,3 +1,5 @@
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +34,36 @@ def test_a_state_of_another_shape_is_refused(tmp_path):
   checkpoints.save(1, {'a': jnp.zeros(3)})
   with pytest.raises(errors.UserError, match='does not fit this run'):
     checkpoints.restore(1, {'b': jnp.zeros(3)})
+
+
+def test_a_leaf_of_another_shape_is_refused(tmp_path):
+  checkpoints = orbax.Checkpoints(tmp_path)
+  checkpoints.save(1, state(1))
+  other = state(0)
+  other = other.replace(params={'w': jnp.zeros((4,))})
+  with pytest.raises(errors.UserError, match='does not fit this run') as caught:
+    checkpoints.restore(1, other)
+  assert str(tmp_path / '1') in str(caught.value)
+
+
+def test_a_damaged_checkpoint(tmp_path):
+  checkpoints = orbax.Checkpoints(tmp_path)
+  checkpoints.save(1, state(1))
+  for path in (tmp_path / '1').rglob('*'):
+    if path.is_file():
+      path.write_bytes(b'')
+  with pytest.raises(errors.UserError, match='is damaged'):
+    orbax.Checkpoints(tmp_path).restore(1, state(0))
+
+
+def test_what_a_kill_left_of_a_save_is_no_checkpoint(tmp_path):
+  checkpoints = orbax.Checkpoints(tmp_path)
+  checkpoints.save(1, state(1))
+  shutil.copytree(tmp_path / '1', tmp_path / '2.orbax-checkpoint-tmp')
+  fresh = orbax.Checkpoints(tmp_path)
+  assert fresh.latest_step() == 1
+  fresh.save(2, state(2))
+  assert orbax.Checkpoints(tmp_path).latest_step() == 2
 
 
 def test_an_unwritable_folder(tmp_path):

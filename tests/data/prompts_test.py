@@ -6,6 +6,7 @@ import pytest
 
 from dflash_jax import errors
 from dflash_jax.data import prompts
+from dflash_jax.data import stdlib
 
 
 def _write(path, *rows):
@@ -133,6 +134,51 @@ def test_prompt_is_a_chat_or_a_text():
     prompts.Prompt('a', user + ({'role': 'assistant', 'content': 'hi'},))
   with pytest.raises(errors.UserError, match="'a' is empty"):
     prompts.Prompt('a', text='\n')
+
+
+@pytest.mark.parametrize('part, first, stop', [
+    ('[2:5]', 2, 5), ('[:3]', 0, 3), ('[17:]', 17, 20), ('[:]', 0, 20),
+    ('[15:99]', 15, 20),
+])
+def test_slices(tmp_path, part, first, stop):
+  rows = [{'id': str(i), 'text': f'text {i}'} for i in range(20)]
+  source = _write(tmp_path / 'many.jsonl', *rows) + part
+  assert [p.id for p in prompts.load(source)] == [
+      str(i) for i in range(first, stop)
+  ]
+  # Cut first, then shuffled and limited.
+  some = prompts.load(source, limit=2, seed=1)
+  assert {p.id for p in some} <= {str(i) for i in range(first, stop)}
+
+
+@pytest.mark.parametrize('part, message', [
+    ('[20:]', 'many.jsonl.*is empty'), ('[5:5]', 'is empty'),
+    ('[-3:]', 'unknown prompt source'), ('[1:9:2]', 'unknown prompt source'),
+    ('[a:b]', 'unknown prompt source'), ('[3]', 'unknown prompt source'),
+])
+def test_bad_slices(tmp_path, part, message):
+  source = _write(tmp_path / 'many.jsonl', *[{'text': 'x'}] * 20) + part
+  with pytest.raises(errors.UserError, match=message):
+    prompts.load(source)
+
+
+def test_standard_library_sources(monkeypatch):
+  # A part of it, as all of it takes ten seconds to parse.
+  some = [
+      (name, text) for name, text in stdlib.sources()
+      if name.startswith(('asyncio/', 'email/', 'json/'))
+  ]
+  monkeypatch.setattr(stdlib, 'sources', lambda: some)
+  tasks = prompts.load('stdlib[:20]')
+  assert len(tasks) == 20 and all(p.messages for p in tasks)
+  assert all(p.id.startswith('stdlib/') for p in tasks)
+  train, heldout = prompts.load('stdlib_train'), prompts.load('stdlib_heldout')
+  assert all(p.text.startswith('def ') for p in train + heldout)
+  assert not {p.id.split(':')[0] for p in train} & {
+      p.id.split(':')[0] for p in heldout
+  }
+  assert len(train) + len(heldout) == len(prompts.load('stdlib'))
+  assert len(train) > len(heldout) > 0
 
 
 @pytest.mark.download

@@ -6,14 +6,6 @@ from dflash_jax.nn import attention
 from dflash_jax.nn import cache as kv
 from tests import naive
 
-
-
-@jax.jit
-def attend(queries, keys, values, mask):
-  """`attention.attend` with keys as `[B, M, S, H]`, like the values."""
-  return attention.attend(queries, keys.swapaxes(2, 3), values, mask)
-
-
 attend_blocks = jax.jit(attention.attend_blocks)
 visible = jax.jit(attention.visible, static_argnums=(2, 3))
 

@@ -21,6 +21,16 @@ def test_project_is_a_matrix_product():
     np.testing.assert_allclose(found, x @ kernel.T, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize('rows', [1, 3])
+def test_project_of_long_rows(rows):
+  rng = np.random.default_rng(2)
+  x = rng.normal(size=(rows, 5000)).astype(np.float32)
+  kernel = rng.normal(size=(3, 5000)).astype(np.float32)
+  np.testing.assert_allclose(
+      jax.jit(linear.project)(x, kernel), x @ kernel.T, rtol=1e-3, atol=1e-3
+  )
+
+
 @pytest.mark.parametrize('rows', [1, 4, 100])
 def test_project_has_the_gradient_of_a_matrix_product(rows):
   rng = np.random.default_rng(1)

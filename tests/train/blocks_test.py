@@ -19,6 +19,21 @@ def test_anchors_are_response_tokens_that_another_follows():
     assert sorted(chosen) == list(allowed)
 
 
+def test_no_anchor_comes_twice():
+  for seed in range(5):
+    anchors, real = sample(jax.random.key(seed), LENGTHS, PROMPTS, 24, 8)
+    for row, flags in zip(np.asarray(anchors), np.asarray(real)):
+      assert len(set(row[flags])) == flags.sum()
+  # 15, 1 and 0 tokens that another follows.
+  assert real.sum(axis=1).tolist() == [8, 1, 0]
+
+
+def test_more_anchors_than_positions():
+  anchors, real = sample(jax.random.key(0), LENGTHS, PROMPTS, 24, 100)
+  assert anchors.shape == (3, 24)
+  assert real.sum(axis=1).tolist() == [15, 1, 0]
+
+
 def test_anchors_are_uniform():
   keys = jax.random.split(jax.random.key(1), 3000)
   anchors, real = jax.vmap(
@@ -49,6 +64,12 @@ def test_decay_weights_of_the_paper(block_size, gamma, total, last):
   assert len(weights) == block_size - 1
   assert float(weights.sum()) == pytest.approx(total, abs=1e-3)
   assert float(weights[-1]) == pytest.approx(last, abs=1e-3)
+
+
+def test_decay_weights_fall_by_gamma():
+  weights = blocks.decay_weights(6, 2.5)
+  exact = [np.exp(-(k - 1) / 2.5) for k in range(1, 6)]
+  np.testing.assert_allclose(weights, exact, rtol=1e-6)
 
 
 def test_losses_by_hand():

@@ -134,6 +134,69 @@ def test_padding_changes_nothing():
   np.testing.assert_allclose(plain['loss'], noisy['loss'], rtol=1e-6)
 
 
+def test_padded_rows_columns_and_blocks_change_nothing():
+  """With more anchors than the responses have, every one of them is drawn."""
+  loose = batch()
+  loose = loose.replace(tokens=jnp.pad(loose.tokens, ((0, 0), (0, 7))))
+  empty = training.Batch(
+      jnp.full((1, loose.tokens.shape[1]), 17), jnp.array([6]), jnp.array([6])
+  )
+  padded = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), loose, empty)
+  found = []
+  for data, num_anchors in ((batch(), 20), (padded, 28)):
+    trainer = dataclasses.replace(make(), num_anchors=num_anchors)
+    state, metrics = jax.jit(trainer.step)(
+        tiny.target()[1], trainer.init(tiny.drafter()[1]), data,
+        jax.random.key(num_anchors),
+    )
+    found.append((state.params, metrics))
+  (params, plain), (padded_params, metrics) = found
+  # 16 anchors of row 0, 4 of row 1; the text ends inside the last blocks.
+  assert plain['labels'] == metrics['labels'] == 20 * 4 - 2 * (1 + 2 + 3)
+  for name in ('loss', 'accuracy', 'gradient_norm'):
+    np.testing.assert_allclose(plain[name], metrics[name], rtol=1e-4)
+  jax.tree.map(
+      functools.partial(np.testing.assert_allclose, atol=1e-5),
+      params, padded_params,
+  )
+
+
+def test_a_step_moves_all_of_the_drafter_and_nothing_else():
+  target_params = tiny.target()[1]
+  before = jax.tree.map(np.array, target_params)
+  state, metrics = run()
+  jax.tree.map(np.testing.assert_array_equal, before, target_params)
+  moved = jax.tree_util.tree_map(
+      lambda new, old: float(jnp.abs(new - old).max()),
+      state.params, tiny.drafter()[1],
+  )
+  assert min(jax.tree.leaves(moved)) > 0
+  assert float(metrics['gradient_norm']) > 0
+  # Plain gradient descent: the step's length is that of the gradient.
+  squares = jax.tree.map(
+      lambda new, old: jnp.sum((new - old) ** 2),
+      state.params, tiny.drafter()[1],
+  )
+  length = np.sqrt(sum(map(float, jax.tree.leaves(squares))))
+  assert length == pytest.approx(0.1 * float(metrics['gradient_norm']), rel=1e-3)
+
+
+@pytest.mark.parametrize('num_steps', [1, 2, 100])
+def test_the_learning_rate_rises_and_falls(num_steps):
+  optimizer = training.adamw(0.5, num_steps)
+  params = {'w': jnp.zeros(())}
+  state, moves = optimizer.init(params), []
+  for _ in range(num_steps + 1):
+    # A constant gradient: Adam moves by the learning rate.
+    updates, state = optimizer.update({'w': jnp.ones(())}, state, params)
+    moves.append(-float(updates['w']))
+  warm = max(1, round(0.04 * num_steps))
+  assert moves[0] == 0
+  assert max(moves) == pytest.approx(0.5, rel=1e-3) == moves[warm]
+  if num_steps > 1:
+    assert moves[-1] == pytest.approx(0, abs=1e-6)
+
+
 def test_steps_lower_the_loss_and_count():
   trainer = make(optimizer=training.adamw(3e-3, 30))
   jitted = jax.jit(trainer.step)
@@ -158,7 +221,7 @@ def test_an_overfitted_text_decodes_in_whole_blocks():
   config = dataclasses.replace(tiny.DRAFTER, num_layers=2)
   drafter, params = tiny.drafter(config)
   trainer = training.Trainer(
-      tiny.target()[0], drafter, training.adamw(4e-3, 400), 24, GAMMA,
+      tiny.target()[0], drafter, training.adamw(6e-3, 200), 24, GAMMA,
       training.HARD,
   )
   data = training.Batch(
@@ -167,7 +230,7 @@ def test_an_overfitted_text_decodes_in_whole_blocks():
   data = trainer.with_features(tiny.target()[1], data)
   jitted = jax.jit(trainer.step, donate_argnums=1)
   state = trainer.init(jax.tree.map(jnp.array, params))
-  for index in range(400):
+  for index in range(200):
     state, metrics = jitted(
         tiny.target()[1], state, data, jax.random.key(index)
     )
