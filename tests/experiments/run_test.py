@@ -279,7 +279,7 @@ def test_bad_stages_of_a_run(copy):
   )
   check_error(
       drive(*here, stages('train'), '--config.train.eval_prompts=32'),
-      'eval_prompts is 32; .* fewer than the \d+ examples',
+      r'eval_prompts is 32; .* fewer than the \d+ examples',
   )
   check_error(
       drive(*here, stages('train'), '--config.drafter.init=zero'),
