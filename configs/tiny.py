@@ -22,7 +22,9 @@ def get_config():
   config.regenerate.batch_size = 64
   config.train.batch_size = 16
   config.train.num_anchors = 24
-  config.train.num_steps = 1000
+  config.train.num_steps = 300
+  config.train.eval_every = 150
+  config.train.save_every = 150
   config.train.learning_rate = 2e-3
   config.evaluate.prompts = ('stdlib_heldout',)
   config.evaluate.num_prompts = (40,)

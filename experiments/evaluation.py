@@ -17,21 +17,36 @@ from dflash_jax.train import loop
 from experiments import workspace
 
 
+def prompts_of(run: workspace.Workspace) -> tuple[list[str], list[list[int]]]:
+  """Names and tokens of the evaluation prompts.
+
+  Raises:
+    errors.UserError: one cannot be read, or does not fit the context.
+  """
+  config = run.config.evaluate
+  prompts = run.prompts(config.prompts, config.num_prompts)
+  names = [prompt.id for prompt in prompts]
+  encoded = [run.encode(prompt) for prompt in prompts]
+  run.autoregressive.check(encoded, config.max_new_tokens)
+  return names, encoded
+
+
 def evaluate(run: workspace.Workspace) -> None:
   """Writes `summary.json`, plots and `report.html` into the workdir.
 
   Raises:
     errors.UserError: the output is not lossless; the report is written first.
   """
-  names, prompts = _prompts(run)
+  names, prompts = prompts_of(run)
   ours, theirs = _decode(run, names, prompts)
   teacher = analysis.Teacher(run.target.module, run.target.params)
   verdict = _judge(teacher, prompts, ours, theirs)
-  ranks, valid, request, position = _rank(run, teacher, prompts, ours)
+  ranks, hits, valid, request, position = _rank(run, teacher, prompts, ours)
   summary = summaries.summarize(
       requests_spec=ours,
       requests_ar=theirs,
       ranks=ranks,
+      hits=hits,
       valid=valid,
       anchor_request=request,
       anchor_position=position,
@@ -61,13 +76,6 @@ def evaluate(run: workspace.Workspace) -> None:
         ' this is a bug in the decoder or in its numerics, please report it.\n'
         + '\n'.join(verdict.failures)
     )
-
-
-def _prompts(run):
-  config, target = run.config.evaluate, run.target
-  prompts = run.prompts(config.prompts, config.num_prompts)
-  names = [prompt.id for prompt in prompts]
-  return names, [target.tokenizer.encode_prompt(prompt) for prompt in prompts]
 
 
 def _decode(run, names, prompts):
@@ -129,14 +137,17 @@ def _judge(teacher, prompts, ours, theirs):
 
 
 def _rank(run, teacher, prompts, requests):
-  ranker = analysis.Ranker(teacher, run.drafter.module, run.drafter.params)
-  ranks, valid, request, position = [], [], [], []
+  ranker = analysis.Ranker(
+      teacher, run.drafter.module, run.drafter.params, run.walk
+  )
+  ranks, hits, valid, request, position = [], [], [], [], []
   for index, (prompt, decoded) in enumerate(tqdm.tqdm(
       list(zip(prompts, requests)), desc='rank', unit='prompt'
   )):
-    found, exists = ranker.ranks(prompt, decoded.tokens)
+    found, right, exists = ranker.ranks(prompt, decoded.tokens)
     ranks.append(found)
+    hits.append(right)
     valid.append(exists)
     request.append(np.full(len(found), index))
     position.append(np.arange(len(found)))
-  return tuple(map(np.concatenate, (ranks, valid, request, position)))
+  return tuple(map(np.concatenate, (ranks, hits, valid, request, position)))

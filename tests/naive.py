@@ -46,6 +46,20 @@ def heads(config, layer, name, x, position):
   return np.array([rotate(h, position, config.rope_theta) for h in out])
 
 
+def convolve(layer, name, side, normed, x):
+  """Rows `x` of one block, convolved; coefficients come from `normed`."""
+  if name not in layer:
+    return x
+  base = layer[name]['base_kernel'][side]
+  out = np.zeros(x.shape)
+  for slot, row in enumerate(normed):
+    dynamic = (layer[name]['kernel_projection'] @ row).reshape(2, len(base), -1)
+    for tap in range(min(len(base), slot + 1)):
+      added = np.repeat(dynamic[side, tap], x.shape[1] // dynamic.shape[2])
+      out[slot] += (base[tap] + added) * x[slot - tap]
+  return out
+
+
 def layer_rows(config, layer, x, positions, context, sees):
   """One decoder layer over rows `x`.
 
@@ -55,12 +69,13 @@ def layer_rows(config, layer, x, positions, context, sees):
   """
   eps = config.norm_eps
   normed = norm(x, layer['attention_norm']['scale'], eps)
+  entered = convolve(layer, 'attention_conv', 0, normed, normed)
   sources = [(row, at, True) for row, at in zip(*context)]
-  sources += [(row, at, False) for row, at in zip(normed, positions)]
+  sources += [(row, at, False) for row, at in zip(entered, positions)]
   keys = [heads(config, layer, 'k', row, at) for row, at, _ in sources]
   values = [heads(config, layer, 'v', row, at) for row, at, _ in sources]
   out = []
-  for row, at, residual in zip(normed, positions, x):
+  for row, at in zip(entered, positions):
     seen = [s for s, (_, key, old) in enumerate(sources) if sees(at, key, old)]
     attended = []
     for n, query in enumerate(heads(config, layer, 'q', row, at)):
@@ -70,13 +85,14 @@ def layer_rows(config, layer, x, positions, context, sees):
           np.array([keys[s][m] for s in seen]),
           np.array([values[s][m] for s in seen]),
       ))
-    hidden = residual + layer['o']['kernel'] @ np.concatenate(attended)
-    normed_hidden = norm(hidden, layer['mlp_norm']['scale'], eps)
-    gate = layer['gate']['kernel'] @ normed_hidden
-    up = layer['up']['kernel'] @ normed_hidden
-    hidden += layer['down']['kernel'] @ (gate / (1 + np.exp(-gate)) * up)
-    out.append(hidden)
-  return np.array(out)
+    out.append(layer['o']['kernel'] @ np.concatenate(attended))
+  x = x + convolve(layer, 'attention_conv', 1, normed, np.array(out))
+  normed = norm(x, layer['mlp_norm']['scale'], eps)
+  entered = convolve(layer, 'mlp_conv', 0, normed, normed)
+  gate = entered @ layer['gate']['kernel'].T
+  up = entered @ layer['up']['kernel'].T
+  out = (gate / (1 + np.exp(-gate)) * up) @ layer['down']['kernel'].T
+  return x + convolve(layer, 'mlp_conv', 1, normed, out)
 
 
 def target(config, params, tokens):

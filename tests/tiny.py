@@ -17,6 +17,7 @@ from dflash_jax.decode import engine
 from dflash_jax.decode import session as sessions
 from dflash_jax.decode import state
 from dflash_jax.drafter import config as drafter_config
+from dflash_jax.drafter import initialize
 from dflash_jax.drafter import model
 from dflash_jax.target import config as target_config
 from dflash_jax.target import decoder
@@ -69,6 +70,10 @@ DRAFTERS = {
     'mixed': dataclasses.replace(
         DRAFTER, layer_types=(SLIDING, FULL), sliding_window=4
     ),
+    'v2': dataclasses.replace(
+        DRAFTER, is_causal=False, conv_kernel_size=2, conv_group_size=8,
+        selector_rank=3, selector_top_k=6,
+    ),
 }
 
 
@@ -92,24 +97,16 @@ def fill(shapes, seed, scale=0.35):
 @functools.cache
 def target(config=TARGET, seed=0):
   """A decoder and its parameters."""
-  module = decoder.Decoder(config)
-  tokens = jnp.zeros((1, 1), jnp.int32)
-  shapes = jax.eval_shape(module.init, jax.random.key(0), tokens)
-  return module, fill(shapes['params'], seed)
+  return decoder.Decoder(config), fill(decoder.parameter_shapes(config), seed)
 
 
 @functools.cache
 def drafter(config=DRAFTER, seed=1):
   """A drafter and its parameters."""
-  module = model.Drafter(config)
-  rows = jnp.zeros((1, 1, 1, config.hidden_size))
-  features = jnp.zeros((1, 1, len(config.target_layer_ids), config.hidden_size))
-  anchors = jnp.zeros((1, 1), jnp.int32)
   shapes = jax.eval_shape(
-      lambda key: module.init(key, rows, anchors, features, method='blocks'),
-      jax.random.key(0),
+      lambda key: initialize.from_scratch(config, key), jax.random.key(0)
   )
-  return module, fill(shapes['params'], seed)
+  return model.Drafter(config), fill(shapes, seed)
 
 
 def tokens(shape, seed=0):

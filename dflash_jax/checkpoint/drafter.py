@@ -8,12 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import safetensors
 import safetensors.numpy
 
 from dflash_jax import errors
 from dflash_jax import files
+from dflash_jax.checkpoint import tensors as tensor_files
 from dflash_jax.drafter import config as drafter_config
 from dflash_jax.drafter import initialize
 
@@ -37,6 +36,35 @@ _LAYER_TENSORS = {
     'mlp.up_proj.weight': ('up', 'kernel'),
     'mlp.down_proj.weight': ('down', 'kernel'),
 }
+_CONV_TENSORS = {
+    f'{conv}.{name}': (conv, leaf)
+    for conv in ('attention_conv', 'mlp_conv')
+    for name, leaf in (
+        ('base_kernel', 'base_kernel'),
+        ('kernel_projection.weight', 'kernel_projection'),
+    )
+}
+_SELECTOR = 'candidate_selector.'
+_SELECTOR_TENSORS = {
+    'hidden_projection.weight': 'hidden_projection',
+    'predecessor_codebook': 'predecessor_codebook',
+    'successor_codebook': 'successor_codebook',
+}
+_PROJECTED_TENSORS = {
+    'hidden_projection.weight': 'hidden_projection',
+    'predecessor_projection.weight': 'predecessor_projection',
+    'successor_projection.weight': 'successor_projection',
+}
+# What other writers call the same tensors.
+_ALIASES = {
+    'candidate_selector.predecessor_codebook.weight':
+        'candidate_selector.predecessor_codebook',
+    'candidate_selector.successor_codebook.weight':
+        'candidate_selector.successor_codebook',
+    # The Muse assistant.
+    'encoder.fc.weight': 'fc.weight',
+    'encoder.output_norm_enc.weight': 'hidden_norm.weight',
+}
 
 
 def save(
@@ -51,12 +79,7 @@ def save(
     config: of the drafter.
     params: of `drafter.model.Drafter`, in the dtype to store.
   """
-  tensors = {}
-  for name, where in _table(config.num_layers).items():
-    value = params
-    for key in where:
-      value = value[key]
-    tensors[name] = np.asarray(value)
+  tensors = tensor_files.flatten(_table(config), params)
   text = json.dumps(
       config.to_hf() | {'dtype': str(tensors['fc.weight'].dtype)}, indent=2
   )
@@ -78,21 +101,15 @@ def load(
 
   Raises:
     errors.UserError: a file is missing or damaged; a key is missing; a tensor
-      is unknown, missing or misshapen.
+      is unknown, missing, misshapen or there twice.
   """
   if dtype == jnp.float16:
     raise errors.UserError('a drafter runs in float32 or bfloat16, not float16')
   directory = pathlib.Path(directory)
   path = directory / 'config.json'
-  try:
-    raw = json.loads(path.read_text())
-    if not isinstance(raw, dict):
-      raise ValueError('not a JSON object')
-  except (OSError, ValueError) as error:
-    raise errors.UserError(
-        f'{path}: no readable drafter configuration ({error}); give the folder'
-        ' of a trained drafter'
-    ) from error
+  raw = tensor_files.read_json(
+      path, 'drafter configuration; give the folder of a trained drafter'
+  )
   try:
     config = drafter_config.DrafterConfig.from_hf(raw, str(path))
   except (TypeError, AttributeError) as error:
@@ -100,47 +117,43 @@ def load(
         f'{path}: a value has the wrong type ({error}); compare it with a'
         ' published config.json'
     ) from error
-  path = directory / 'model.safetensors'
-  try:
-    tensors = safetensors.numpy.load_file(path)
-  except (OSError, safetensors.SafetensorError) as error:
-    raise errors.UserError(
-        f'{path}: cannot be read ({error}); fetch or write it again'
-    ) from error
-  return config, _params(path, config, tensors, dtype)
-
-
-def _params(path, config, tensors, dtype):
-  table = _table(config.num_layers)
-  unknown = sorted(set(tensors) - set(table))
-  missing = sorted(set(table) - set(tensors))
-  if unknown or missing:
-    raise errors.UserError(
-        f'{path}: not the {len(table)} tensors of a {config.num_layers}-layer'
-        f' DFlash drafter (unknown: {unknown or "none"}; missing:'
-        f' {missing or "none"})'
-    )
+  folder = tensor_files.Folder(directory)
+  stored: dict[str, str] = {}
+  for name in sorted(folder.names):
+    ours = _ALIASES.get(name, name)
+    if ours in stored:
+      raise errors.UserError(
+          f'{directory}: holds both {stored[ours]} and {name}, which are the'
+          ' same; keep one'
+      )
+    stored[ours] = name
+  table = _table(config)
+  tensor_files.check_names(
+      directory, stored, table, f'a {config.num_layers}-layer'
+      f' {"DFlash" if config.selector_rank is None else "DFlash 2"} drafter',
+  )
   shapes = jax.eval_shape(
       lambda key: initialize.from_scratch(config, key), jax.random.key(0)
   )
-  params: dict[str, Any] = {}
-  for name, where in table.items():
-    node, shape = params, shapes
-    for key in where[:-1]:
-      node, shape = node.setdefault(key, {}), shape[key]
-    expected = shape[where[-1]].shape
-    if tensors[name].shape != expected:
-      raise errors.UserError(
-          f'{path}: {name} has shape {tensors[name].shape}, config.json implies'
-          f' {expected}'
-      )
-    node[where[-1]] = jnp.asarray(tensors[name], dtype)
-  return params
+  return config, tensor_files.assemble(
+      directory, table, shapes, lambda name: folder.read(stored[name]), dtype
+  )
 
 
-def _table(num_layers: int) -> dict[str, tuple[str, ...]]:
-  table = dict(_TENSORS)
-  for index in range(num_layers):
-    for name, where in _LAYER_TENSORS.items():
+def _table(
+    config: drafter_config.DrafterConfig,
+) -> dict[str, tensor_files.Path]:
+  table: dict[str, tensor_files.Path] = dict(_TENSORS)
+  layer = dict(_LAYER_TENSORS)
+  if config.conv_kernel_size is not None:
+    layer |= _CONV_TENSORS
+  for index in range(config.num_layers):
+    for name, where in layer.items():
       table[f'layers.{index}.{name}'] = (f'layers_{index}', *where)
+  if config.selector_rank is not None:
+    selector = (
+        _PROJECTED_TENSORS if config.selector_projected else _SELECTOR_TENSORS
+    )
+    for name, leaf in selector.items():
+      table[_SELECTOR + name] = ('selector', leaf)
   return table

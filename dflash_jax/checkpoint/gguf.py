@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dflash_jax import errors
+from dflash_jax.checkpoint import tensors as tensor_files
 from dflash_jax.target import config as target_config
+from dflash_jax.target import decoder
 
 # GGUF name within a block -> path of the parameter within a layer.
 _BLOCK_TENSORS = {
@@ -64,28 +66,18 @@ def load(path: str | os.PathLike, dtype: jnp.dtype = jnp.float32) -> GGUFModel:
   tensors = {tensor.name: tensor for tensor in reader.tensors}
   config = _config(path, metadata, tied_head='output.weight' not in tensors)
   table = _table(config)
-  unknown = sorted(set(tensors) - set(table))
-  missing = sorted(set(table) - set(tensors))
-  if unknown or missing:
-    raise errors.UserError(
-        f'{path}: the tensors are not those of this architecture'
-        f' (unknown: {unknown or "none"}; missing: {missing or "none"});'
-        ' convert the model again, or use one that is supported'
-    )
-  params: dict[str, Any] = {}
-  for name, (where, shape) in table.items():
+  tensor_files.check_names(path, tensors, table, 'this architecture')
+
+  def read(name: str) -> np.ndarray:
     value = _dequantize(path, tensors[name])
-    if value.shape != shape:
-      raise errors.UserError(
-          f'{path}: tensor {name} has shape {value.shape}, the header implies'
-          f' {shape}; the file is inconsistent, fetch it again'
-      )
-    if where[-2:] in (('q', 'kernel'), ('k', 'kernel')):
-      value = _unpermute(value, config.head_dim)
-    node = params
-    for key in where[:-1]:
-      node = node.setdefault(key, {})
-    node[where[-1]] = jnp.asarray(value, dtype)
+    if table[name][-2:] in (('q', 'kernel'), ('k', 'kernel')):
+      # A misshapen one is for `assemble` to refuse.
+      if value.ndim == 2 and len(value) % config.head_dim == 0:
+        value = _unpermute(value, config.head_dim)
+    return value
+
+  shapes = decoder.parameter_shapes(config)
+  params = tensor_files.assemble(path, table, shapes, read, dtype)
   return GGUFModel(config, params, metadata)
 
 
@@ -158,32 +150,17 @@ def _config(
 
 def _table(
     config: target_config.TargetConfig,
-) -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
-  """GGUF tensor name -> (parameter path, expected shape)."""
-  width, hidden = config.hidden_size, config.intermediate_size
-  q_width = config.num_heads * config.head_dim
-  kv_width = config.num_kv_heads * config.head_dim
-  shapes = {
-      'attn_q.weight': (q_width, width),
-      'attn_k.weight': (kv_width, width),
-      'attn_v.weight': (kv_width, width),
-      'attn_output.weight': (width, q_width),
-      'ffn_gate.weight': (hidden, width),
-      'ffn_up.weight': (hidden, width),
-      'ffn_down.weight': (width, hidden),
-  }
-  vocabulary = (config.vocab_size, width)
+) -> dict[str, tensor_files.Path]:
+  """GGUF tensor name -> parameter path."""
   table = {
-      'token_embd.weight': (('embedding',), vocabulary),
-      'output_norm.weight': (('final_norm', 'scale'), (width,)),
+      'token_embd.weight': ('embedding',),
+      'output_norm.weight': ('final_norm', 'scale'),
   }
   if not config.tied_head:
-    table['output.weight'] = (('head',), vocabulary)
+    table['output.weight'] = ('head',)
   for index in range(config.num_layers):
     for name, where in _BLOCK_TENSORS.items():
-      table[f'blk.{index}.{name}'] = (
-          (f'layers_{index}', *where), shapes.get(name, (width,))
-      )
+      table[f'blk.{index}.{name}'] = (f'layers_{index}', *where)
   return table
 
 

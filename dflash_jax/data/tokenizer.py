@@ -15,6 +15,7 @@ from dflash_jax import files
 from dflash_jax.data import byte_level
 from dflash_jax.data import chat_template as chat_template_lib
 from dflash_jax.data import gguf_vocabulary
+from dflash_jax.data import hf_tokenizer
 from dflash_jax.data import prompts
 
 
@@ -51,6 +52,16 @@ class Tokenizer:
     return cls(**gguf_vocabulary.read(metadata))
 
   @classmethod
+  def from_huggingface(
+      cls,
+      directory: str | os.PathLike,
+      vocab_size: int,
+      eos_ids: Sequence[int],
+  ) -> 'Tokenizer':
+    """Reads the tokenizer in a model's folder; see `hf_tokenizer.read`."""
+    return cls(**hf_tokenizer.read(directory, vocab_size, eos_ids))
+
+  @classmethod
   def load(cls, path: str | os.PathLike) -> 'Tokenizer':
     """Reads what `save` wrote; `errors.UserError` for anything else."""
     try:
@@ -83,7 +94,9 @@ class Tokenizer:
   @functools.cached_property
   def _bytes(self) -> list[bytes]:
     """The bytes of each token, by id."""
-    table = [b''] * self.vocab_size
+    # Rows that only fill the vocabulary up have no bytes.
+    size = max(self.vocab_size, 1 + max(self.unused_ids, default=0))
+    table = [b''] * size
     for token, index in self.backend.get_vocab().items():
       table[index] = byte_level.to_bytes(token)
     for index, added in self.backend.get_added_tokens_decoder().items():
@@ -93,10 +106,10 @@ class Tokenizer:
   def to_bytes(self, ids: Iterable[int]) -> bytes:
     """Returns the joined bytes of tokens; `ValueError` for an unknown id."""
     ids = [int(index) for index in ids]
-    if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
+    if ids and not 0 <= min(ids) <= max(ids) < len(self._bytes):
       raise ValueError(
           f'token ids from {min(ids)} to {max(ids)} do not all lie in a'
-          f' vocabulary of {self.vocab_size}'
+          f' vocabulary of {len(self._bytes)}'
       )
     return b''.join(self._bytes[index] for index in ids)
 
@@ -158,8 +171,14 @@ class Tokenizer:
     variables['add_generation_prompt'] = add_generation_prompt
     return chat_template_lib.render(self.chat_template, messages, **variables)
 
-  def encode_prompt(self, prompt: prompts.Prompt) -> list[int]:
+  def encode_prompt(
+      self, prompt: prompts.Prompt, **switches: Any
+  ) -> list[int]:
     """Returns the token ids of a prompt: its chat rendered, or its text.
+
+    Args:
+      prompt: a chat or a text.
+      **switches: the chat template's own.
 
     Raises:
       errors.UserError: it cannot be rendered, or no token is left of it.
@@ -167,7 +186,7 @@ class Tokenizer:
     if prompt.text is not None:
       ids = self.encode(prompt.text, add_special=True)
     else:
-      ids = self.encode(self.render(prompt.messages))
+      ids = self.encode(self.render(prompt.messages, **switches))
     if not ids:
       raise errors.UserError(
           f'prompt {prompt.id!r} has only bytes that the vocabulary lacks'

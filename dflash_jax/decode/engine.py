@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from dflash_jax.decode import propose as proposing
 from dflash_jax.decode import state as states
 from dflash_jax.drafter import model as drafter_model
+from dflash_jax.selector import walks
 from dflash_jax.target import decoder
 from dflash_jax.typing import typed
 from dflash_jax.verifier import greedy
@@ -27,12 +29,14 @@ class Engine:
       slot, the anchor.
     block_size: slots of a block L, anchor included; 1 without a drafter.
     stop_ids: tokens that end a request, and are part of its output.
+    walk: path through the pair scores of a drafter with a selector.
   """
 
   target: decoder.Decoder
   drafter: drafter_model.Drafter | None
   block_size: int
   stop_ids: tuple[int, ...]
+  walk: proposing.Walk = walks.greedy
 
   def __post_init__(self):
     if (self.block_size == 1) != (self.drafter is None):
@@ -174,11 +178,17 @@ class Engine:
     tokens = drafter_model.block_tokens(
         anchor, self.block_size, self.drafter.config.mask_token_id
     )
-    embedded = self.target.apply(target_params, tokens, method='embed')
-    hidden, cache = self.drafter.apply(draft_params, embedded, cache)
-    logits = self.target.apply(target_params, hidden[:, 1:], method='head')
+
+    def embed(tokens: jax.Array) -> jax.Array:
+      return self.target.apply(target_params, tokens, method='embed')
+
+    hidden, cache = self.drafter.apply(draft_params, embed(tokens), cache)
+    hidden = hidden[:, 1:]
+    logits = self.target.apply(target_params, hidden, method='head')
     logits = self.drafter.apply(draft_params, logits, method='shape_logits')
-    drafts = jnp.argmax(logits, axis=-1).astype(tokens.dtype)
+    drafts = proposing.propose(
+        self.drafter, params.drafter, hidden, logits, anchor, embed, self.walk
+    )
     return jnp.concatenate([anchor[:, None], drafts], axis=1), cache
 
   def _count(self, state, accepted, emitted):

@@ -71,26 +71,10 @@ class Session:
     seconds = (time.perf_counter() - begin) / len(prompts)
     return self._completions(state, prompts, seconds)
 
-  def stream(
-      self, prompt: Sequence[int], max_new_tokens: int
-  ) -> Iterator[list[int]]:
-    """Yields the tokens of each round as it ends; the first from the prefill.
-
-    The same round as in `generate`, stepped from Python.
-    """
-    state = self._start([prompt], max_new_tokens)
-    seen = len(prompt)
-    while True:
-      length = int(state.length[0])
-      # Cut on the host: a slice on the device is a program for each length.
-      yield np.asarray(state.tokens)[0, seen:length].tolist()
-      seen = length
-      if bool(state.done[0]):
-        return
-      state = self._round(self.params, state)
-
-  def _start(self, prompts, max_new_tokens):
-    """Validates, pads to buckets, prefills."""
+  def check(
+      self, prompts: Sequence[Sequence[int]], max_new_tokens: int
+  ) -> None:
+    """Raises what `generate` would, before anything runs."""
     config = self.engine.target.config
     if max_new_tokens < 1:
       raise errors.UserError(
@@ -110,6 +94,28 @@ class Session:
             f'prompt {index} has a token outside 0 to {config.vocab_size - 1};'
             ' it was made with the tokenizer of another model'
         )
+
+  def stream(
+      self, prompt: Sequence[int], max_new_tokens: int
+  ) -> Iterator[list[int]]:
+    """Yields the tokens of each round as it ends; the first from the prefill.
+
+    The same round as in `generate`, stepped from Python.
+    """
+    state = self._start([prompt], max_new_tokens)
+    seen = len(prompt)
+    while True:
+      length = int(state.length[0])
+      # Cut on the host: a slice on the device is a program for each length.
+      yield np.asarray(state.tokens)[0, seen:length].tolist()
+      seen = length
+      if bool(state.done[0]):
+        return
+      state = self._round(self.params, state)
+
+  def _start(self, prompts, max_new_tokens):
+    """Checks, pads to buckets, prefills."""
+    self.check(prompts, max_new_tokens)
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     padded_length = bucket(int(lengths.max()))
     padded = np.zeros((len(prompts), padded_length), np.int32)

@@ -26,14 +26,15 @@ _NESTED_DEFAULTS = {
     'final_logit_softcapping': None,
     'input_embedding_scale': 1.0,
 }
-# DFlash 2 and Domino parts: a v1 drafter built from such a file would run and
-# accept little, so they are refused.
-_OTHER_METHODS = ('conv_kernel_size', 'selector_rank', 'projector_type')
+# What DFlash 2 adds: convolutions and a selector, each with both of its keys.
+_V2_KEYS = (
+    'conv_kernel_size', 'conv_group_size', 'selector_rank', 'selector_top_k'
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class DrafterConfig:
-  """A DFlash v1 block drafter.
+  """A DFlash or DFlash 2 block drafter.
 
   Attributes:
     vocab_size: of the target; the drafter has no vocabulary of its own.
@@ -59,6 +60,15 @@ class DrafterConfig:
     output_multiplier: scales the logits.
     final_logit_softcapping: c of `c * tanh(logits / c)`, or None.
     input_embedding_scale: scales the embedding rows of the block.
+    conv_kernel_size: taps W of the convolutions around every sublayer, or
+      None for no convolutions (v1).
+    conv_group_size: channels that share a dynamic coefficient.
+    selector_rank: width R of the selector's codebooks, or None for no
+      selector (v1): every slot drafts its own argmax.
+    selector_top_k: candidates K of a slot.
+    selector_projected: the codebooks are projections of the target's
+      embedding, which trains with few weights; published files hold them
+      multiplied out (see `drafter.codebooks`).
   """
 
   vocab_size: int
@@ -81,6 +91,11 @@ class DrafterConfig:
   output_multiplier: float = 1.0
   final_logit_softcapping: float | None = None
   input_embedding_scale: float = 1.0
+  conv_kernel_size: int | None = None
+  conv_group_size: int | None = None
+  selector_rank: int | None = None
+  selector_top_k: int | None = None
+  selector_projected: bool = False
 
   def __post_init__(self):
     def require(condition: bool, field: str, need: str) -> None:
@@ -111,6 +126,23 @@ class DrafterConfig:
         f'hold zero-based blocks of the {self.num_target_layers}-block target',
     )
 
+    for one, other in (_V2_KEYS[:2], _V2_KEYS[2:]):
+      missing = (getattr(self, one) is None) != (getattr(self, other) is None)
+      require(not missing, one, f'come together with {other}')
+    if self.conv_kernel_size is not None:
+      require(self.conv_kernel_size > 0, 'conv_kernel_size', 'be positive')
+      require(
+          self.conv_group_size > 0
+          and self.hidden_size % self.conv_group_size == 0, 'conv_group_size',
+          f'divide the hidden size {self.hidden_size}',
+      )
+    if self.selector_rank is not None:
+      require(self.selector_rank > 0, 'selector_rank', 'be positive')
+      require(
+          0 < self.selector_top_k <= self.vocab_size, 'selector_top_k',
+          f'be 1 to {self.vocab_size}, the vocabulary',
+      )
+
   def causal(self, layer: int) -> bool:
     """Whether attention inside the block is causal in `layer`."""
     if self.is_causal is None:
@@ -123,9 +155,15 @@ class DrafterConfig:
 
   def to_hf(self) -> dict[str, Any]:
     """The published `config.json`: model shape on top, method nested."""
+    added = {
+        key: getattr(self, key) for key in _V2_KEYS
+        if getattr(self, key) is not None
+    }
     out = {key: getattr(self, field) for field, key in _TOP.items()}
     out |= {
-        'architectures': ['DFlashDraftModel'],
+        'architectures': [
+            'DFlash2DraftModel' if added else 'DFlashDraftModel'
+        ],
         'model_type': 'qwen3',
         'attention_bias': False,
         'attention_dropout': 0.0,
@@ -140,8 +178,11 @@ class DrafterConfig:
         'dflash_config': {
             'mask_token_id': self.mask_token_id,
             'target_layer_ids': list(self.target_layer_ids),
+            **added,
         },
     }
+    if self.selector_projected:
+      out['dflash_config']['selector_projected'] = True
     if self.is_causal is not None:
       out['is_causal'] = self.is_causal
     for key, default in _NESTED_DEFAULTS.items():
@@ -162,7 +203,7 @@ class DrafterConfig:
       source: its path, for messages.
 
     Raises:
-      errors.UserError: a key is missing, contradictory or not of DFlash v1.
+      errors.UserError: a key is missing, contradictory or of another method.
     """
     nested = raw.get('dflash_config') or {}
 
@@ -179,12 +220,18 @@ class DrafterConfig:
         return default[0]
       return value
 
-    other = [key for key in _OTHER_METHODS if get(key, None) is not None]
-    if other:
+    if (kind := get('projector_type', None)) is not None:
       raise errors.UserError(
-          f'{source}: {", ".join(other)} belong to another method; only DFlash'
-          ' v1 drafters are supported'
+          f'{source}: projector_type {kind!r} belongs to another method; only'
+          ' DFlash and DFlash 2 drafters are supported'
       )
+    added = {key: get(key, None) for key in _V2_KEYS}
+    if 'DFlash2DraftModel' in (raw.get('architectures') or ()):
+      if missing := [key for key, value in added.items() if value is None]:
+        raise errors.UserError(
+            f'{source}: a DFlash 2 drafter needs {", ".join(missing)}; add them'
+            ' to dflash_config'
+        )
     if raw.get('attention_bias'):
       raise errors.UserError(f'{source}: attention_bias is not supported')
     rope = raw.get('rope_parameters') or raw.get('rope_scaling') or {}
@@ -204,6 +251,8 @@ class DrafterConfig:
         target_layer_ids=tuple(get('target_layer_ids')),
         num_target_layers=get('num_target_layers'),
         **{key: get(key, value) for key, value in _NESTED_DEFAULTS.items()},
+        **added,
+        selector_projected=get('selector_projected', False),
     )
 
 

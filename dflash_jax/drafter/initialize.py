@@ -17,14 +17,29 @@ from dflash_jax.target import decoder
 def from_scratch(
     config: drafter_config.DrafterConfig, key: jax.Array
 ) -> dict[str, Any]:
-  """Normal(0, 0.02) matrices and unit norms."""
-  drafter = model.Drafter(config)
-  block = jnp.zeros((1, 1, config.block_size, config.hidden_size))
-  features = jnp.zeros(
-      (1, 1, len(config.target_layer_ids), config.hidden_size)
-  )
-  anchors = jnp.zeros((1, 1), jnp.int32)
-  return drafter.init(key, block, anchors, features, method='blocks')['params']
+  """Normal(0, 0.02) matrices and unit norms.
+
+  What DFlash 2 adds starts as nothing: its convolutions as the identity, its
+  selector with a successor codebook of zeros.
+  """
+  width = config.hidden_size
+
+  def touch(drafter):
+    """Runs every part once, as parameters are made on the way."""
+    drafter.blocks(
+        jnp.zeros((1, 1, config.block_size, width)),
+        jnp.zeros((1, 1), jnp.int32),
+        jnp.zeros((1, 1, len(config.target_layer_ids), width)),
+    )
+    if config.selector_rank is not None:
+      slots = jnp.zeros((1, config.selector_top_k))
+      ids = slots.astype(jnp.int32)
+      drafter.pair_scores(
+          jnp.zeros((1, width)), slots, ids, ids[0, 0],
+          lambda tokens: jnp.zeros((*tokens.shape, width)),
+      )
+
+  return model.Drafter(config).init(key, method=touch)['params']
 
 
 def from_target(
@@ -32,6 +47,7 @@ def from_target(
     target: decoder.Decoder,
     target_params: Mapping[str, Any],
     tokens: jax.Array,
+    key: jax.Array,
 ) -> dict[str, Any]:
   """A drafter whose layers are the target's last ones.
 
@@ -48,6 +64,7 @@ def from_target(
     target: the target.
     target_params: its parameters.
     tokens: `[B, T]` real text, on which the norms are measured.
+    key: for the selector of DFlash 2, which no target has.
 
   Raises:
     errors.UserError: the drafter's layers are not shaped like the target's.
@@ -97,6 +114,12 @@ def from_target(
         level = jnp.sqrt(jnp.mean(jnp.square(heads)))
         layer[f'{name}_norm'] = {'scale': jnp.full((config.head_dim,), level)}
     params[f'layers_{index}'] = layer
+  for name, value in from_scratch(config, key).items():
+    # Whole parts such as the selector, and convolutions inside the layers.
+    if name not in params:
+      params[name] = value
+    elif name.startswith('layers_'):
+      params[name] = {**value, **params[name]}
   # Copies: training donates its parameters, and the target's must survive.
   return jax.tree.map(lambda leaf: jnp.array(leaf, leaf.dtype), params)
 

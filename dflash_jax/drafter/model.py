@@ -1,15 +1,18 @@
-"""The DFlash v1 block drafter (arXiv 2602.06036, section 4.1)."""
+"""The DFlash block drafter (arXiv 2602.06036, section 4.1), v1 and v2."""
+
+from collections.abc import Callable
 
 from flax import linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dflash_jax.drafter import config as drafter_config
+from dflash_jax.drafter import layer as layers
 from dflash_jax.nn import attention
 from dflash_jax.nn import cache as kv
-from dflash_jax.nn import layer as layers
 from dflash_jax.nn import linear
 from dflash_jax.nn import norms
+from dflash_jax.selector import module as selector_module
 from dflash_jax.typing import typed
 
 
@@ -18,7 +21,9 @@ class Drafter(nn.Module):
 
   Target features become extra keys and values of every layer (KV injection);
   they are never queries. Embedding and output head are the target's: the
-  caller embeds the block and turns hidden states into logits.
+  caller embeds the block and turns hidden states into logits. DFlash 2 adds
+  convolutions around every sublayer and a selector of candidates; the
+  configuration says which parts there are.
   """
 
   config: drafter_config.DrafterConfig
@@ -28,7 +33,7 @@ class Drafter(nn.Module):
     self.fc = linear.Linear(config.hidden_size)
     self.context_norm = norms.RMSNorm(config.norm_eps)
     self.layers = [
-        layers.DecoderLayer(
+        layers.DraftLayer(
             hidden_size=config.hidden_size,
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
@@ -37,10 +42,17 @@ class Drafter(nn.Module):
             norm_eps=config.norm_eps,
             rope_theta=config.rope_theta,
             qk_norm=True,
+            conv_kernel_size=config.conv_kernel_size,
+            conv_group_size=config.conv_group_size,
         )
         for _ in range(config.num_layers)
     ]
     self.final_norm = norms.RMSNorm(config.norm_eps)
+    if config.selector_rank is not None:
+      self.selector = selector_module.Selector(
+          config.vocab_size, config.hidden_size, config.selector_rank,
+          config.selector_projected,
+      )
 
   @typed
   def fuse(self, features: Float[Array, 'B C P D']) -> Float[Array, 'B C D']:
@@ -85,7 +97,7 @@ class Drafter(nn.Module):
     x = block * self.config.input_embedding_scale
     all_keys, all_values = [], []
     for index, layer in enumerate(self.layers):
-      normed = layer.attention_norm(x)
+      normed, back = layer.enter(x)
       keys, values = layer.keys_values(normed, positions)
       keys, values = kv.write(cache, index, keys, values)
       all_keys.append(keys)
@@ -96,7 +108,7 @@ class Drafter(nn.Module):
       )
       queries = layer.queries(normed, positions)
       attended = attention.attend(queries, keys, values, mask)
-      x = layer.finish(x, attended)
+      x = layer.finish(x, attended, back)
     cache = cache.replace(keys=tuple(all_keys), values=tuple(all_values))
     return self.final_norm(x), cache
 
@@ -128,7 +140,7 @@ class Drafter(nn.Module):
     x = block * self.config.input_embedding_scale
     for index, layer in enumerate(self.layers):
       causal, window = self.config.causal(index), self.config.window(index)
-      normed = layer.attention_norm(x)
+      normed, back = layer.enter(x)
       before = context_positions[:, None, None] < anchors[..., None, None]
       context_mask = before & attention.visible(
           positions[..., None], context_positions[:, None, None], causal, window
@@ -143,7 +155,7 @@ class Drafter(nn.Module):
           context_mask,
           block_mask,
       )
-      x = layer.finish(x, attended)
+      x = layer.finish(x, attended, back)
     return self.final_norm(x)
 
   @typed
@@ -154,6 +166,18 @@ class Drafter(nn.Module):
     logits = logits * self.config.output_multiplier
     cap = self.config.final_logit_softcapping
     return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+  @typed
+  def pair_scores(
+      self,
+      hidden: Float[Array, '*rows Z D'],
+      unary: Float[Array, '*rows Z K'],
+      candidates: Int[Array, '*rows Z K'],
+      anchor: Int[Array, '*rows'],
+      embed: Callable,
+  ) -> Float[Array, '*rows Z K K']:
+    """The selector's scores of adjacent candidates; see `selector.module`."""
+    return self.selector(hidden, unary, candidates, anchor, embed)
 
   def empty_cache(self, batch: int, capacity: int, dtype=jnp.float32):
     """A context cache of `capacity` slots for `batch` rows."""

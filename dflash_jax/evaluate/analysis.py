@@ -12,9 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import numpy as np
 
+from dflash_jax.decode import propose as proposing
 from dflash_jax.decode import session
 from dflash_jax.drafter import model as drafter_model
 from dflash_jax.evaluate import metrics
+from dflash_jax.selector import walks
 from dflash_jax.target import decoder
 from dflash_jax.typing import typed
 
@@ -71,16 +73,21 @@ class Ranker:
   """Ranks the true tokens among a drafter's logits, from every anchor."""
 
   def __init__(
-      self, teacher: Teacher, drafter: drafter_model.Drafter, params: Any
+      self,
+      teacher: Teacher,
+      drafter: drafter_model.Drafter,
+      params: Any,
+      walk: proposing.Walk = walks.greedy,
   ):
     self.teacher = teacher
     self.drafter = drafter
     self.params = params
+    self.walk = walk
     self._ranks = jax.jit(self._ranks_of)
 
   def ranks(
       self, prompt: Sequence[int], tokens: Sequence[int]
-  ) -> tuple[np.ndarray, np.ndarray]:
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Drafts a block from every emitted token but the last.
 
     Args:
@@ -89,8 +96,9 @@ class Ranker:
 
     Returns:
       Ranks `[len(tokens) - 1, L - 1]` of the token that really came, by slot:
-      0 is the argmax, `metrics.CANDIDATES` stands for all others; and which of
-      them exist, as the text ends inside the last blocks.
+      0 is the argmax, `metrics.CANDIDATES` stands for all others; whether the
+      draft is that token, which with a selector is another question; and which
+      of them exist, as the text ends inside the last blocks.
     """
     config = self.drafter.config
     text = np.array([*prompt, *tokens], np.int32)
@@ -100,14 +108,17 @@ class Ranker:
     slots = np.arange(1, config.block_size)
     valid = anchors[:, None] + slots < len(text)
     if not len(anchors):
-      return np.zeros(valid.shape, np.int64), valid
+      return np.zeros(valid.shape, np.int64), valid, valid
     padded = np.zeros(-len(anchors) % _ANCHORS + len(anchors), np.int32)
     padded[: len(anchors)] = anchors
-    ranks = [
+    parts = [
         self._ranks(self.params, self.teacher.params, row, features, chunk)
         for chunk in jnp.split(padded, len(padded) // _ANCHORS)
     ]
-    return np.concatenate(ranks)[: len(anchors)].astype(np.int64), valid
+    ranks, hits = (
+        np.concatenate(part)[: len(anchors)] for part in zip(*parts)
+    )
+    return ranks.astype(np.int64), hits, valid
 
   def _ranks_of(self, params, target_params, row, features, anchors):
     config = self.drafter.config
@@ -116,14 +127,22 @@ class Ranker:
     tokens = drafter_model.block_tokens(
         row[anchors], config.block_size, config.mask_token_id
     )
-    embedded = target.apply(target_params, tokens[None], method='embed')
+
+    def embed(tokens):
+      return target.apply(target_params, tokens, method='embed')
+
     hidden = self.drafter.apply(
-        draft_params, embedded, anchors[None], features, method='blocks'
+        draft_params, embed(tokens)[None], anchors[None], features,
+        method='blocks',
     )[0, :, 1:]
     logits = target.apply(target_params, hidden, method='head')
     logits = self.drafter.apply(draft_params, logits, method='shape_logits')
     positions = anchors[:, None] + jnp.arange(1, config.block_size)[None]
-    return gold_ranks(logits, row[jnp.minimum(positions, len(row) - 1)])
+    gold = row[jnp.minimum(positions, len(row) - 1)]
+    drafts = proposing.propose(
+        self.drafter, params, hidden, logits, row[anchors], embed, self.walk
+    )
+    return gold_ranks(logits, gold), drafts == gold
 
 
 @typed

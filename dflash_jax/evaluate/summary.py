@@ -13,6 +13,7 @@ def summarize(
     requests_spec: Sequence[metrics.Request],
     requests_ar: Sequence[metrics.Request],
     ranks: np.ndarray,
+    hits: np.ndarray,
     valid: np.ndarray,
     anchor_request: np.ndarray,
     anchor_position: np.ndarray,
@@ -29,7 +30,7 @@ def summarize(
   rounds out; `tau_pooled_before_cut` counts drafts that were accepted and then
   discarded, as vLLM does. `ideal_tau` is `mean_tau` of a walk that picks right
   whenever the true token is among 16 candidates. `simulated_tau` replays the
-  greedy decode from the ranks and `simulated_equals_decoded` says whether every
+  greedy decode from the hits and `simulated_equals_decoded` says whether every
   round came out the same: if not, ranks and decode disagree about the drafter.
   `round_cost` is the time of one round in autoregressive steps, hence the tau
   at which speculation breaks even: speedup = tau_pooled / round_cost.
@@ -37,8 +38,9 @@ def summarize(
   Args:
     requests_spec: the speculative decode, in prompt order.
     requests_ar: the same prompts at block 1 in the same engine and run.
-    ranks: see `metrics.walk`, as the next three.
-    valid: likewise.
+    ranks: see `metrics.walk`.
+    hits: whether the draft of each anchor and slot is the true token.
+    valid: see `metrics.walk`, as the next two.
     anchor_request: index into `requests_spec`.
     anchor_position: likewise.
     block_size: slots of a block, the anchor included.
@@ -57,9 +59,10 @@ def summarize(
   produced = [p for request in rounds for p in request]
   whole = [p - 1 for request in uncut for p in request]
   survival = metrics.survival(whole, block_size)
-  anchors = (ranks, valid, anchor_request, anchor_position)
-  simulated = metrics.walk(*anchors, k=1)
-  ideal = metrics.walk(*anchors, k=metrics.CANDIDATES).values()
+  anchors = (valid, anchor_request, anchor_position)
+  missed = np.where(hits, 0, metrics.CANDIDATES)
+  simulated = metrics.walk(missed, *anchors, k=1)
+  ideal = metrics.walk(ranks, *anchors, k=metrics.CANDIDATES).values()
   ar_rate = metrics.tokens_per_second(requests_ar)
   spec_rate = metrics.tokens_per_second(requests_spec)
   speedup = spec_rate / ar_rate if spec_rate and ar_rate else None

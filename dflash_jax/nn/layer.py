@@ -24,6 +24,7 @@ class DecoderLayer(nn.Module):
     intermediate_size: hidden width of the MLP.
     norm_eps: epsilon of every RMS norm.
     rope_theta: rotary base.
+    rope_scaling: of the rotary frequencies (Llama 3.1).
     qkv_bias: bias on the q, k and v projections (Qwen2).
     qk_norm: RMS norm of each query and key head (Qwen3, DFlash drafters).
   """
@@ -35,6 +36,7 @@ class DecoderLayer(nn.Module):
   intermediate_size: int
   norm_eps: float
   rope_theta: float
+  rope_scaling: rotary.Llama3Scaling | None = None
   qkv_bias: bool = False
   qk_norm: bool = False
 
@@ -57,14 +59,18 @@ class DecoderLayer(nn.Module):
     heads = x.reshape(*x.shape[:-1], -1, self.head_dim)
     return heads if norm is None else norm(heads)
 
+  def _angles(self, positions: jax.Array) -> jax.Array:
+    return rotary.angles(
+        positions, self.head_dim, self.rope_theta, self.rope_scaling
+    )
+
   @typed
   def queries(
       self, x: Float[Array, '*rows D'], positions: Int[Array, '*rows']
   ) -> Float[Array, '*rows N H']:
     """Rotated queries of `x`, which is already normed."""
     heads = self._heads(self.q(x), self.q_norm if self.qk_norm else None)
-    angle = rotary.angles(positions, self.head_dim, self.rope_theta)
-    return rotary.rotate(heads, angle)
+    return rotary.rotate(heads, self._angles(positions))
 
   @typed
   def keys_values(
@@ -72,8 +78,8 @@ class DecoderLayer(nn.Module):
   ) -> tuple[Float[Array, '*rows M H'], Float[Array, '*rows M H']]:
     """Rotated keys, and values, of `x`: a normed input or injected context."""
     keys = self._heads(self.k(x), self.k_norm if self.qk_norm else None)
-    angle = rotary.angles(positions, self.head_dim, self.rope_theta)
-    return rotary.rotate(keys, angle), self._heads(self.v(x), None)
+    values = self._heads(self.v(x), None)
+    return rotary.rotate(keys, self._angles(positions)), values
 
   @typed
   def finish(
@@ -81,5 +87,8 @@ class DecoderLayer(nn.Module):
   ) -> Float[Array, '*rows D']:
     """Both residual updates: `x + o(attended)`, then the MLP."""
     x = x + self.o(attended)
-    normed = self.mlp_norm(x)
-    return x + self.down(nn.silu(self.gate(normed)) * self.up(normed))
+    return x + self.mlp(self.mlp_norm(x))
+
+  def mlp(self, normed: jax.Array) -> jax.Array:
+    """SwiGLU."""
+    return self.down(nn.silu(self.gate(normed)) * self.up(normed))

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from dflash_jax.nn import rotary
+
 
 @dataclasses.dataclass(frozen=True)
 class TargetConfig:
@@ -20,6 +22,7 @@ class TargetConfig:
     max_length: positions the model was trained for; longer requests are
       refused.
     tied_head: the embedding matrix is also the output head.
+    rope_scaling: of the rotary frequencies (Llama 3.1).
     qkv_bias: biases on q, k and v (Qwen2).
     qk_norm: per-head RMS norm of q and k (Qwen3).
   """
@@ -35,5 +38,6 @@ class TargetConfig:
   rope_theta: float
   max_length: int
   tied_head: bool
+  rope_scaling: rotary.Llama3Scaling | None = None
   qkv_bias: bool = False
   qk_norm: bool = False

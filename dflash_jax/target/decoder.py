@@ -37,6 +37,7 @@ class Decoder(nn.Module):
             intermediate_size=config.intermediate_size,
             norm_eps=config.norm_eps,
             rope_theta=config.rope_theta,
+            rope_scaling=config.rope_scaling,
             qkv_bias=config.qkv_bias,
             qk_norm=config.qk_norm,
         )
@@ -119,6 +120,13 @@ class Decoder(nn.Module):
         config.num_layers, batch, capacity, config.num_kv_heads,
         config.head_dim, dtype,
     )
+
+
+def parameter_shapes(config: target_config.TargetConfig):
+  """Tree of the shapes of a decoder's parameters."""
+  tokens = jnp.zeros((1, 1), jnp.int32)
+  init = Decoder(config).init
+  return jax.eval_shape(init, jax.random.key(0), tokens)['params']
 
 
 def stack_features(features: Sequence[jax.Array], like: jax.Array):

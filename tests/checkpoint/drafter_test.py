@@ -61,7 +61,64 @@ def test_tensors_that_do_not_fit(tmp_path, change, message):
   safetensors.numpy.save_file(tensors, path)
   with pytest.raises(errors.UserError, match=message) as caught:
     drafter_files.load(folder)
-  assert str(path) in str(caught.value)
+  assert str(folder) in str(caught.value)
+
+
+def test_a_five_layer_dflash_2_drafter_has_the_published_81_tensors(tmp_path):
+  config = dataclasses.replace(
+      tiny.DRAFTERS['v2'], num_layers=5, layer_types=(tiny.FULL,) * 5
+  )
+  folder, params = saved(tmp_path, config=config)
+  tensors = safetensors.numpy.load_file(folder / 'model.safetensors')
+  assert len(tensors) == 81
+  assert tensors['layers.4.mlp_conv.base_kernel'].shape == (2, 2, 32)
+  assert tensors['layers.0.attention_conv.kernel_projection.weight'].shape == (
+      16, 32
+  )
+  for name in ('predecessor_codebook', 'successor_codebook'):
+    assert tensors[f'candidate_selector.{name}'].shape == (64, 3)
+  raw = json.loads((folder / 'config.json').read_text())
+  assert raw['architectures'] == ['DFlash2DraftModel']
+  loaded, again = drafter_files.load(folder)
+  assert loaded == config
+  jax.tree.map(np.testing.assert_array_equal, again, params)
+
+
+@pytest.mark.parametrize('kind, name, other', [
+    ('v2', 'candidate_selector.successor_codebook',
+     'candidate_selector.successor_codebook.weight'),
+    ('full', 'fc.weight', 'encoder.fc.weight'),
+    ('full', 'hidden_norm.weight', 'encoder.output_norm_enc.weight'),
+])
+def test_names_of_other_writers(tmp_path, kind, name, other):
+  folder, params = saved(tmp_path, config=tiny.DRAFTERS[kind])
+  path = folder / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(path)
+  both = tensors | {other: tensors[name]}
+  tensors[other] = tensors.pop(name)
+  safetensors.numpy.save_file(tensors, path)
+  jax.tree.map(
+      np.testing.assert_array_equal, drafter_files.load(folder)[1], params
+  )
+  safetensors.numpy.save_file(both, path)
+  with pytest.raises(errors.UserError, match='holds both .* keep one'):
+    drafter_files.load(folder)
+
+
+def test_a_dflash_2_drafter_read_without_its_selector(tmp_path):
+  """A v1 reader of such a file would run, and accept little."""
+  folder, _ = saved(tmp_path, config=tiny.DRAFTERS['v2'])
+  path = folder / 'config.json'
+  raw = json.loads(path.read_text())
+  del raw['dflash_config']['selector_rank']
+  path.write_text(json.dumps(raw))
+  with pytest.raises(errors.UserError, match='needs selector_rank; add'):
+    drafter_files.load(folder)
+  raw['architectures'] = ['DFlashDraftModel']
+  del raw['dflash_config']['selector_top_k']
+  path.write_text(json.dumps(raw))
+  with pytest.raises(errors.UserError, match='unknown: .*candidate_selector'):
+    drafter_files.load(folder)
 
 
 def test_damaged_files(tmp_path):
@@ -104,7 +161,7 @@ def test_a_value_of_the_wrong_type(tmp_path, key, value):
 def test_missing_tensors_file(tmp_path):
   folder, _ = saved(tmp_path)
   (folder / 'model.safetensors').unlink()
-  with pytest.raises(errors.UserError, match='model.safetensors: cannot be'):
+  with pytest.raises(errors.UserError, match='no model.safetensors'):
     drafter_files.load(folder)
 
 

@@ -1,10 +1,12 @@
 import dataclasses
 import json
 
+import jax
 import pytest
 
 from dflash_jax import errors
 from dflash_jax.drafter import config as drafter_config
+from dflash_jax.drafter import initialize
 from tests import tiny
 
 FULL, SLIDING = drafter_config.FULL, drafter_config.SLIDING
@@ -120,8 +122,14 @@ def test_a_missing_method_key_is_named(key):
     ({'rope_parameters': {'rope_type': 'llama3'}}, "rope_type 'llama3'"),
     ({'attention_bias': True}, 'attention_bias'),
     ({'projector_type': 'domino'}, 'projector_type .* another method'),
-    ({'dflash_config': {'selector_rank': 256, 'conv_kernel_size': 2}},
-     'conv_kernel_size, selector_rank .* another method'),
+    ({'selector_rank': 256}, 'selector_rank .* come together'),
+    ({'conv_kernel_size': 2}, 'conv_kernel_size .* come together'),
+    ({'conv_kernel_size': 2, 'conv_group_size': 7},
+     'conv_group_size is 7; .* hidden size 2560'),
+    ({'selector_rank': 8, 'selector_top_k': 151937},
+     'selector_top_k is 151937; .* 1 to 151936'),
+    ({'architectures': ['DFlash2DraftModel'], 'selector_rank': 256},
+     'needs conv_kernel_size, conv_group_size, selector_top_k; add them'),
     ({'block_size': 1}, 'block_size is 1'),
     ({'mask_token_id': 151936, 'dflash_config': {'target_layer_ids': [1]}},
      'mask_token_id is 151936; .* 0 to 151935'),
@@ -170,3 +178,40 @@ def test_causality_rule(is_causal, expected):
 ])
 def test_default_taps_of_published_drafters(num_taps, num_target_layers, taps):
   assert drafter_config.default_taps(num_taps, num_target_layers) == taps
+
+
+# Published counts: of the drafters for Qwen3-0.6B, 4B and 8B, and of the
+# DFlash 2 drafter for Qwen3.8-27B.
+@pytest.mark.parametrize('hidden, mlp, added, millions', [
+    (1024, 3072, {}, 104.9),
+    (2560, 9728, {}, 537.4),
+    (4096, 12288, {}, 1048.6),
+    (5120, 17408, {
+        'conv_kernel_size': 2, 'conv_group_size': 16, 'selector_rank': 256,
+        'selector_top_k': 16, 'vocab_size': 248320,
+    }, 1924.4),
+])
+def test_published_parameter_counts(hidden, mlp, added, millions):
+  config = read(hidden_size=hidden, intermediate_size=mlp, **added)
+  assert abs(count(shapes(config)) / 1e6 - millions) < 0.05
+
+
+def test_the_convolutions_of_the_4b_drafter_have_16_486_400_parameters():
+  plain = read()
+  with_conv = dataclasses.replace(plain, conv_kernel_size=2, conv_group_size=16)
+  assert count(shapes(with_conv)) - count(shapes(plain)) == 16_486_400
+  projected = dataclasses.replace(
+      plain, selector_rank=256, selector_top_k=16, selector_projected=True
+  )
+  # The small form of the selector that the ablation's 2.0M speak of.
+  assert count(shapes(projected)['selector']) == 3 * 2560 * 256
+
+
+def shapes(config):
+  return jax.eval_shape(
+      lambda key: initialize.from_scratch(config, key), jax.random.key(0)
+  )
+
+
+def count(tree):
+  return sum(leaf.size for leaf in jax.tree.leaves(tree))

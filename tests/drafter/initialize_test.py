@@ -18,6 +18,7 @@ CONFIG = dataclasses.replace(
     rope_theta=1e4, target_layer_ids=(0, 1),
 )
 TOKENS = tiny.tokens((2, 9), seed=8)
+KEY = jax.random.key(0)
 
 
 @functools.cache
@@ -32,7 +33,7 @@ def made(qk_norm, num_layers=2):
   start = jax.jit(
       lambda *arguments: initialize.from_target(config, module, *arguments)
   )
-  return target_config, params, start(params, TOKENS)
+  return target_config, params, start(params, TOKENS, KEY)
 
 
 def equal(found, expected):
@@ -127,13 +128,13 @@ def test_other_shapes_are_refused(change, message):
   config = dataclasses.replace(CONFIG, **change)
   module, params = tiny.target()
   with pytest.raises(errors.UserError, match=message):
-    initialize.from_target(config, module, params, TOKENS)
+    initialize.from_target(config, module, params, TOKENS, KEY)
 
 
 def test_biases_are_refused():
   module = decoder.Decoder(dataclasses.replace(tiny.TARGET, qkv_bias=True))
   with pytest.raises(errors.UserError, match='biases on q, k and v'):
-    initialize.from_target(CONFIG, module, {}, TOKENS)
+    initialize.from_target(CONFIG, module, {}, TOKENS, KEY)
 
 
 def test_from_scratch_is_normal_with_unit_norms():

@@ -7,9 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dflash_jax.decode import engine
+from dflash_jax.decode import session as sessions
+from dflash_jax.decode import state
 from dflash_jax.drafter import model
 from dflash_jax.evaluate import analysis
 from dflash_jax.evaluate import metrics
+from dflash_jax.selector import walks
 from dflash_jax.target import decoder
 from tests import tiny
 
@@ -37,22 +41,36 @@ def test_greedy_output_has_no_margin_and_a_wrong_token_has():
     assert margins[:7].max() < analysis.NEAR_TIE < margins[7]
 
 
-def test_ranks_replay_the_decode():
-  drafter, params = tiny.drafter()
-  ranker = analysis.Ranker(teacher(), drafter, params)
-  ranks, valid, request, position = [], [], [], []
-  for index, (prompt, completion) in enumerate(zip(PROMPTS, decoded())):
-    found, exists = ranker.ranks(prompt, completion.tokens)
-    assert found.shape == (23, BLOCK - 1)
-    assert exists.sum(axis=1).tolist() == [4] * 20 + [3, 2, 1]
-    ranks.append(found)
-    valid.append(exists)
-    request.append(np.full(len(found), index))
-    position.append(np.arange(len(found)))
-  walk = metrics.walk(
-      *map(np.concatenate, (ranks, valid, request, position)), k=1
+@pytest.mark.parametrize('kind, walk', [
+    ('full', walks.greedy), ('v2', walks.greedy), ('v2', walks.look_ahead),
+])
+def test_hits_replay_the_decode(kind, walk):
+  module, target_params = tiny.target()
+  drafter, params = tiny.drafter(tiny.DRAFTERS[kind])
+  session = sessions.Session(
+      engine.Engine(module, drafter, BLOCK, (), walk),
+      state.Params(target_params, params),
   )
-  assert [walk[i] for i in range(3)] == [c.produced for c in decoded()]
+  completions = session.generate(PROMPTS, 24)
+  ranker = analysis.Ranker(teacher(), drafter, params, walk)
+  misses, valid, request, position = [], [], [], []
+  for index, (prompt, completion) in enumerate(zip(PROMPTS, completions)):
+    ranks, hits, exists = ranker.ranks(prompt, completion.tokens)
+    assert ranks.shape == hits.shape == (23, BLOCK - 1)
+    if kind == 'full':
+      np.testing.assert_array_equal(hits, ranks == 0)
+    else:
+      # The selector picks from the best six, and not the first of them only.
+      assert (ranks[hits] < 6).all()
+    assert exists.sum(axis=1).tolist() == [4] * 20 + [3, 2, 1]
+    misses.append((~hits).astype(int))
+    valid.append(exists)
+    request.append(np.full(len(hits), index))
+    position.append(np.arange(len(hits)))
+  replay = metrics.walk(
+      *map(np.concatenate, (misses, valid, request, position)), k=1
+  )
+  assert [replay[i] for i in range(3)] == [c.produced for c in completions]
 
 
 def test_gold_ranks_by_sorting():
@@ -88,7 +106,8 @@ def _decode_block(config, target_params, params, tokens, anchor):
 def test_ranks_are_those_of_blocks_decoded_alone(kind):
   drafter, params = tiny.drafter(tiny.DRAFTERS[kind])
   prompt, text = PROMPTS[0], decoded()[0].tokens
-  ranks, valid = analysis.Ranker(teacher(), drafter, params).ranks(prompt, text)
+  ranker = analysis.Ranker(teacher(), drafter, params)
+  ranks, _, valid = ranker.ranks(prompt, text)
   tokens = np.array(prompt + text, np.int32)
   differ = 0
   for index, anchor in enumerate(range(len(prompt), len(tokens) - 1)):
@@ -113,5 +132,6 @@ def test_ranks_are_those_of_blocks_decoded_alone(kind):
 
 def test_a_single_token_has_no_ranks():
   drafter, params = tiny.drafter()
-  ranks, valid = analysis.Ranker(teacher(), drafter, params).ranks([1, 2], [3])
-  assert ranks.shape == valid.shape == (0, BLOCK - 1)
+  ranker = analysis.Ranker(teacher(), drafter, params)
+  ranks, hits, valid = ranker.ranks([1, 2], [3])
+  assert ranks.shape == hits.shape == valid.shape == (0, BLOCK - 1)

@@ -54,6 +54,7 @@ def evaluation(num_prompts=7, **changes):
       requests_spec=spec,
       requests_ar=ar,
       ranks=np.tile([0, 9, 16], (anchors, 1)),
+      hits=np.tile([True, False, False], (anchors, 1)),
       valid=valid.reshape(anchors, 3) == 1,
       anchor_request=np.repeat(np.arange(num_prompts), 4),
       anchor_position=np.tile(np.arange(4), num_prompts),

@@ -47,6 +47,7 @@ def evaluation(lengths=(30, 1, 17, 24)):
       'requests_spec': spec,
       'requests_ar': ar,
       'ranks': np.array(ranks, int).reshape(shape),
+      'hits': np.array(ranks, int).reshape(shape) == 0,
       'valid': np.array(valid, bool).reshape(shape),
       'anchor_request': np.array(owner, int),
       'anchor_position': np.array(position, int),
@@ -84,12 +85,14 @@ def test_summary_is_complete_and_consistent():
 def test_cut_rounds_are_told_apart():
   """A last round that accepted 3 but had room for 1 token."""
   arguments = evaluation(())
+  ranks = np.array([[0, 0, 9], [9, 9, 9], [9, 9, 9], [0, 9, 9]])
   spec = metrics.Request('a', 1, '', [0] * 5, [3, 1], [2, 3], 1.0)
   ar = metrics.Request('a', 1, '', [0] * 5, [1] * 4, [0] * 4, 1.0)
   arguments |= {
       'requests_spec': [spec],
       'requests_ar': [ar],
-      'ranks': np.array([[0, 0, 9], [9, 9, 9], [9, 9, 9], [0, 9, 9]]),
+      'ranks': ranks,
+      'hits': ranks == 0,
       'valid': np.array([[1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 0, 0]]) == 1,
       'anchor_request': np.zeros(4, int),
       'anchor_position': np.arange(4),
@@ -103,9 +106,9 @@ def test_cut_rounds_are_told_apart():
   assert summary['accepted_histogram'] == [0, 0, 1, 1]
 
 
-def test_ranks_that_disagree_with_the_decode_are_noticed():
+def test_hits_that_disagree_with_the_decode_are_noticed():
   arguments = evaluation()
-  arguments['ranks'] = np.where(arguments['ranks'] == 0, 1, 0)
+  arguments['hits'] = ~arguments['hits']
   assert not summary_lib.summarize(**arguments)['simulated_equals_decoded']
 
 

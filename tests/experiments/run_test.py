@@ -201,6 +201,36 @@ def test_one_stage_alone(finished, copy):
 
 
 @pytest.mark.slow
+def test_export_and_passport(copy):
+  done = drive(f'--workdir={copy}', *SMALL, stages('export'))
+  assert done.returncode == 0, done.stderr
+  assert '--speculative-num-draft-tokens 8' in done.stdout
+  assert '"num_speculative_tokens": 7' in done.stdout
+  config, params = drafter_files.load(copy / 'export')
+  same_config, same = drafter_files.load(copy / 'drafter')
+  assert config == same_config
+  jax.tree.map(np.testing.assert_array_equal, params, same)
+  known = json.loads((copy / 'export' / 'fingerprint.json').read_text())
+  assert len(known['top_ids']) == len(known['top_logits']) == 7
+  check_error(
+      drive(f'--workdir={copy}', *SMALL, stages('export'),
+            f'--config.export.path={copy}/drafter'),
+      'is the drafter to export',
+  )
+  done = drive(
+      f'--workdir={copy}', *SMALL, stages('passport'),
+      f'--config.draft={copy}/export', '--config.passport.num_prompts=3',
+      '--config.passport.prompts=stdlib_heldout',
+      '--config.passport.max_new_tokens=12',
+  )
+  assert done.returncode == 0, done.stderr
+  for line in ('method:            DFlash\n', 'layers parameters:', 'taps +0: tau'):
+    assert line in done.stdout, done.stdout
+  # Taps 0 and 2 of three blocks cannot move to either side.
+  assert 'taps +1' not in done.stdout and 'taps fit' in done.stdout
+
+
+@pytest.mark.slow
 def test_text_is_streamed(finished, copy):
   """Piece by piece, and the same as without a drafter."""
 
@@ -280,6 +310,11 @@ def test_bad_stages_of_a_run(copy):
   check_error(
       drive(*here, stages('train'), '--config.train.eval_prompts=32'),
       r'eval_prompts is 32; .* fewer than the \d+ examples',
+  )
+  check_error(
+      drive(*here, stages('train', 'evaluate'),
+            '--config.evaluate.max_new_tokens=600'),
+      'prompt 0 has .* exceeds the context of 512',
   )
   check_error(
       drive(*here, stages('train'), '--config.drafter.init=zero'),

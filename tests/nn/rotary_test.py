@@ -44,3 +44,31 @@ def test_bfloat16_heads_are_turned_by_float32_angles():
   assert out.dtype == jnp.bfloat16
   exact = naive.rotate(np.ones(8), 4095, 1e4)
   np.testing.assert_allclose(np.float64(out[0, 0]), exact, atol=0.01)
+
+
+def test_llama3_scaling_stretches_long_wavelengths_alone():
+  """Frequency by frequency, from the published piecewise rule."""
+  scaling = rotary.Llama3Scaling(8.0, 1.0, 4.0, 64)
+  positions = np.array([1, 700])
+  plain, scaled = (
+      np.asarray(rotary.angles(jnp.asarray(positions), 16, 1e4, how), float)
+      for how in (None, scaling)
+  )
+  kinds = set()
+  for index in range(8):
+    frequency = 1e4 ** (-index / 8)
+    wavelength = 2 * np.pi / frequency
+    if wavelength < 64 / 4.0:
+      kind, exact = 'kept', frequency
+    elif wavelength > 64 / 1.0:
+      kind, exact = 'stretched', frequency / 8.0
+    else:
+      smooth = (64 / wavelength - 1.0) / (4.0 - 1.0)
+      kind = 'blended'
+      exact = (1 - smooth) * frequency / 8.0 + smooth * frequency
+    kinds.add(kind)
+    np.testing.assert_allclose(scaled[:, index], positions * exact, rtol=1e-5)
+    np.testing.assert_allclose(
+        plain[:, index], positions * frequency, rtol=1e-5
+    )
+  assert kinds == {'kept', 'blended', 'stretched'}

@@ -16,6 +16,8 @@ from dflash_jax.checkpoint import drafter as checkpoint
 from dflash_jax.decode import engine
 from dflash_jax.decode import session
 from dflash_jax.decode import state
+from dflash_jax.selector import module as selectors
+from dflash_jax.selector import walks
 from tests import tiny
 from tests.parity import convert
 
@@ -30,13 +32,18 @@ _CASES = tiny.DRAFTERS | {
     'capped': dataclasses.replace(
         tiny.DRAFTER, output_multiplier=0.7, final_logit_softcapping=3.0
     ),
+    'v2_capped': dataclasses.replace(
+        tiny.DRAFTERS['v2'], layer_types=(tiny.SLIDING, tiny.FULL),
+        sliding_window=4, output_multiplier=0.7, final_logit_softcapping=3.0,
+    ),
 }
 _ROWS = 6
 
 
-def _load(folder):
+def _load(folder, config):
   """The reference's model from a folder that we saved, every weight found."""
-  loaded, info = reference_lib.DFlashDraftModel.from_pretrained(
+  name = 'DFlash' if config.selector_rank is None else 'DFlash2'
+  loaded, info = getattr(reference_lib, f'{name}DraftModel').from_pretrained(
       folder, dtype=torch.float32, output_loading_info=True
   )
   assert not any(info.values()), info
@@ -50,7 +57,7 @@ def fixture_pair(request, tmp_path_factory):
   module, params = tiny.drafter(config)
   folder = tmp_path_factory.mktemp('drafter') / request.param
   checkpoint.save(folder, config, params)
-  return _load(folder), module, params
+  return _load(folder, config), module, params
 
 
 def _random(*shape, seed):
@@ -152,9 +159,55 @@ def test_loads_what_the_reference_saves(pair, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, loaded, params)
 
 
+@pytest.mark.parametrize('name', ['v2', 'v2_capped'])
+def test_the_selector_finds_the_same_candidates_and_path(name, tmp_path):
+  config = _CASES[name]
+  module, params = tiny.drafter(config)
+  checkpoint.save(tmp_path / 'd', config, params)
+  selector = _load(tmp_path / 'd', config).candidate_selector
+  rows, slots = 50, config.block_size - 1
+  hidden = _random(rows, slots, config.hidden_size, seed=5)
+  logits = _random(rows, slots, config.vocab_size, seed=6)
+  anchor = np.random.default_rng(7).integers(0, 64, rows).astype(np.int32)
+  with torch.no_grad():
+    path, candidates, _ = selector.select(
+        *map(torch.tensor, (hidden, logits)), torch.tensor(anchor).long(), 0.0
+    )
+
+  @jax.jit
+  def ours(hidden, logits, anchor):
+    unary, ids = selectors.candidates(logits, config.selector_top_k)
+    scores = module.apply(
+        {'params': params}, hidden, unary, ids, anchor, lambda tokens: tokens,
+        method='pair_scores',
+    )
+    return ids, scores, walks.tokens(walks.greedy(scores), ids)
+
+  ids, scores, found = ours(hidden, logits, anchor)
+  np.testing.assert_array_equal(
+      np.sort(ids, axis=-1), np.sort(candidates.numpy(), axis=-1)
+  )
+  np.testing.assert_array_equal(found, path.numpy())
+  # The pair term did decide something.
+  assert (found != logits.argmax(axis=-1)).any()
+  for slot in range(1, slots):
+    with torch.no_grad():
+      before, after = (
+          torch.tensor(np.asarray(ids[:, s])).long() for s in (slot - 1, slot)
+      )
+      gated = selector.predecessor_codebook(before) * selector.hidden_projection(
+          torch.tensor(hidden[:, slot])
+      )[:, None]
+      pairs = gated @ selector.successor_codebook(after).transpose(1, 2)
+    unary = np.take_along_axis(logits[:, slot], np.asarray(ids[:, slot]), -1)
+    _close(scores[:, slot], unary[:, None] + pairs.numpy())
+
+
 # The reference was written for transformers 5.15.
 @pytest.mark.filterwarnings('ignore:`past_key_values` is deprecated')
-@pytest.mark.parametrize('name, stop_ids', [('full', ()), ('mixed', (3,))])
+@pytest.mark.parametrize('name, stop_ids', [
+    ('full', ()), ('mixed', (3,)), ('v2', ()), ('v2_capped', ()),
+])
 def test_greedy_generation(name, stop_ids, tmp_path, monkeypatch):
   """Tokens and rounds of ragged prompts; few token ids, so drafts do hold."""
   vocabulary = 8
@@ -165,14 +218,14 @@ def test_greedy_generation(name, stop_ids, tmp_path, monkeypatch):
       intermediate_size=48, max_position_embeddings=128,
       tie_word_embeddings=False, initializer_range=0.3,
   )).eval()
-  target, target_params = convert.target(theirs)
+  target, target_params = convert.target(theirs, tmp_path / 'target')
   # The reference taps the last block behind the final norm, so not that one.
   drafter, params = tiny.drafter(dataclasses.replace(
       _CASES[name], vocab_size=vocabulary, mask_token_id=vocabulary - 1,
       target_layer_ids=(2, 0),
   ), seed=4)
   checkpoint.save(tmp_path / 'drafter', drafter.config, params)
-  reference = _load(tmp_path / 'drafter')
+  reference = _load(tmp_path / 'drafter', drafter.config)
   block_size = drafter.config.block_size
   ours = session.Session(
       engine.Engine(target, drafter, block_size, stop_ids),

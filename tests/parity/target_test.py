@@ -27,6 +27,15 @@ torch.set_num_threads(1)
 _VOCABULARY = 61
 _TAPS = (1, 0)
 _TINY = {
+    'llama3_scaled': ('Llama', dict(
+        num_attention_heads=4, num_key_value_heads=2,
+        tie_word_embeddings=True, rms_norm_eps=1e-5,
+        rope_parameters={
+            'rope_type': 'llama3', 'rope_theta': 1e4, 'factor': 8.0,
+            'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
+            'original_max_position_embeddings': 32,
+        },
+    )),
     'llama_grouped_tied': ('Llama', dict(
         num_attention_heads=8, num_key_value_heads=2, head_dim=12,
         tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=1e4,
@@ -47,8 +56,8 @@ _TINY = {
 
 
 @pytest.fixture(name='tiny', params=list(_TINY), scope='module')
-def fixture_tiny(request):
-  """A random transformers model, and ours with the same parameters."""
+def fixture_tiny(request, tmp_path_factory):
+  """A random transformers model, and ours, read from the folder it saved."""
   name, settings = _TINY[request.param]
   config = getattr(transformers, f'{name}Config')(
       vocab_size=_VOCABULARY, hidden_size=40, num_hidden_layers=2,
@@ -60,7 +69,9 @@ def fixture_tiny(request):
     for name, parameter in model.named_parameters():
       centre = 1.0 if name.endswith('norm.weight') else 0.0
       parameter.normal_(centre, 0.2, generator=generator)
-  return model, *convert.target(model)
+  folder = tmp_path_factory.mktemp('target')
+  # Several shards.
+  return model, *convert.target(model, folder, max_shard_size='40KB')
 
 
 def _reference(model, tokens):

@@ -1,0 +1,211 @@
+"""Targets from Hugging Face folders: Llama, Qwen2 and Qwen3 in safetensors."""
+
+from collections.abc import Mapping
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from dflash_jax import errors
+from dflash_jax.checkpoint import tensors as tensor_files
+from dflash_jax.nn import rotary
+from dflash_jax.target import config as target_config
+from dflash_jax.target import decoder
+
+# Field -> key of config.json.
+_FIELDS = {
+    'vocab_size': 'vocab_size',
+    'hidden_size': 'hidden_size',
+    'num_layers': 'num_hidden_layers',
+    'num_heads': 'num_attention_heads',
+    'num_kv_heads': 'num_key_value_heads',
+    'intermediate_size': 'intermediate_size',
+    'norm_eps': 'rms_norm_eps',
+    'max_length': 'max_position_embeddings',
+}
+# Key -> the only values with which these models compute what we compute.
+_REQUIRED = {
+    'hidden_act': ('silu',),
+    'attention_bias': (False,),
+    'mlp_bias': (False,),
+    'use_sliding_window': (False,),
+    'partial_rotary_factor': (1.0,),
+    'quantization_config': (None,),
+}
+_TENSORS = {
+    'model.embed_tokens.weight': ('embedding',),
+    'model.norm.weight': ('final_norm', 'scale'),
+}
+_HEAD = 'lm_head.weight'
+_LAYER_TENSORS = {
+    'input_layernorm.weight': ('attention_norm', 'scale'),
+    'post_attention_layernorm.weight': ('mlp_norm', 'scale'),
+    'self_attn.q_proj.weight': ('q', 'kernel'),
+    'self_attn.k_proj.weight': ('k', 'kernel'),
+    'self_attn.v_proj.weight': ('v', 'kernel'),
+    'self_attn.o_proj.weight': ('o', 'kernel'),
+    'mlp.gate_proj.weight': ('gate', 'kernel'),
+    'mlp.up_proj.weight': ('up', 'kernel'),
+    'mlp.down_proj.weight': ('down', 'kernel'),
+}
+_BIASES = {
+    f'self_attn.{name}_proj.bias': (name, 'bias') for name in ('q', 'k', 'v')
+}
+_QK_NORMS = {
+    f'self_attn.{name}_norm.weight': (f'{name}_norm', 'scale')
+    for name in ('q', 'k')
+}
+
+
+class Model(NamedTuple):
+  """A target: its shape, its parameters, and the tokens that end its text."""
+
+  config: target_config.TargetConfig
+  params: dict[str, Any]
+  eos_ids: tuple[int, ...]
+
+
+def load(
+    directory: str | os.PathLike, dtype: jnp.dtype = jnp.float32
+) -> Model:
+  """Reads a target, every tensor accounted for, one at a time.
+
+  Args:
+    directory: folder with `config.json` and safetensors, sharded or not.
+    dtype: of the parameters.
+
+  Raises:
+    errors.UserError: a file is missing or damaged; the architecture, or a
+      setting of it, is not supported; a tensor is unknown, missing, misshapen
+      or overflows `dtype`.
+  """
+  directory = pathlib.Path(directory)
+  path = directory / 'config.json'
+  raw = tensor_files.read_json(
+      path, 'model configuration; give the folder of a model'
+  )
+  try:
+    config = _config(str(path), raw)
+  except (TypeError, ValueError, AttributeError) as error:
+    raise errors.UserError(
+        f'{path}: a value has the wrong type ({error}); fetch it again'
+    ) from error
+  folder = tensor_files.Folder(directory)
+  table = _table(config)
+  names = set(folder.names)
+  if config.tied_head and _HEAD in names:
+    # Some writers store the tied matrix twice.
+    names.remove(_HEAD)
+    embedding = folder.read('model.embed_tokens.weight')
+    if not np.array_equal(folder.read(_HEAD), embedding):
+      raise errors.UserError(
+          f'{directory}: config.json ties the head to the embedding, yet'
+          f' {_HEAD} differs from it; set tie_word_embeddings to false'
+      )
+  tensor_files.check_names(
+      directory, names, table, f'a {raw["model_type"]} model'
+  )
+  params = tensor_files.assemble(
+      directory, table, decoder.parameter_shapes(config), folder.read, dtype
+  )
+  return Model(config, params, _eos_ids(directory, raw))
+
+
+def _config(path: str, raw: Mapping[str, Any]) -> target_config.TargetConfig:
+  kind = raw.get('model_type')
+  if kind not in ('llama', 'qwen2', 'qwen3'):
+    raise errors.UserError(
+        f'{path}: model_type is {kind!r}; llama, qwen2 and qwen3 are supported'
+    )
+  for key, allowed in _REQUIRED.items():
+    if raw.get(key, allowed[0]) not in allowed:
+      raise errors.UserError(
+          f'{path}: {key} is {raw[key]!r}; only {allowed[0]!r} is supported'
+      )
+
+  def get(key: str) -> Any:
+    if raw.get(key) is None:
+      raise errors.UserError(f'{path}: {key} is missing; fetch the file again')
+    return raw[key]
+
+  fields = {field: get(key) for field, key in _FIELDS.items()}
+  # Qwen3's heads are not a share of its width.
+  if kind == 'qwen3' or raw.get('head_dim') is not None:
+    head_dim = get('head_dim')
+  else:
+    head_dim = fields['hidden_size'] // fields['num_heads']
+  theta, scaling = _rope(path, raw)
+  return target_config.TargetConfig(
+      **fields,
+      head_dim=head_dim,
+      rope_theta=theta,
+      rope_scaling=scaling,
+      tied_head=bool(raw.get('tie_word_embeddings', False)),
+      qkv_bias=kind == 'qwen2',
+      qk_norm=kind == 'qwen3',
+  )
+
+
+def _rope(
+    path: str, raw: Mapping[str, Any]
+) -> tuple[float, rotary.Llama3Scaling | None]:
+  """Base and scaling; newer files nest both, older ones only the scaling."""
+  rope = raw.get('rope_parameters') or raw.get('rope_scaling') or {}
+  theta = rope.get('rope_theta', raw.get('rope_theta'))
+  if theta is None:
+    raise errors.UserError(f'{path}: rope_theta is missing; add it')
+  kind = rope.get('rope_type', rope.get('type', 'default'))
+  if kind == 'default':
+    return float(theta), None
+  if kind != 'llama3':
+    raise errors.UserError(
+        f'{path}: rope_type is {kind!r}; only llama3 scaling is supported'
+    )
+  keys = (
+      'factor', 'low_freq_factor', 'high_freq_factor',
+      'original_max_position_embeddings',
+  )
+  if missing := [key for key in keys if key not in rope]:
+    raise errors.UserError(
+        f'{path}: the llama3 rope scaling has no {", ".join(missing)}; add it'
+    )
+  return float(theta), rotary.Llama3Scaling(*(rope[key] for key in keys))
+
+
+def _eos_ids(
+    directory: pathlib.Path, raw: Mapping[str, Any]
+) -> tuple[int, ...]:
+  """Stop tokens: of generation_config.json, else of config.json."""
+  path = directory / 'generation_config.json'
+  ids = None
+  if path.exists():
+    ids = tensor_files.read_json(path, 'generation settings').get(
+        'eos_token_id'
+    )
+  if ids is None:
+    ids = raw.get('eos_token_id')
+  if ids is None:
+    raise errors.UserError(
+        f'{directory}: neither generation_config.json nor config.json has an'
+        ' eos_token_id; add the token that ends a text'
+    )
+  return (ids,) if isinstance(ids, int) else tuple(ids)
+
+
+def _table(
+    config: target_config.TargetConfig,
+) -> dict[str, tensor_files.Path]:
+  table = dict(_TENSORS)
+  if not config.tied_head:
+    table[_HEAD] = ('head',)
+  layer = dict(_LAYER_TENSORS)
+  if config.qkv_bias:
+    layer |= _BIASES
+  if config.qk_norm:
+    layer |= _QK_NORMS
+  for index in range(config.num_layers):
+    for name, where in layer.items():
+      table[f'model.layers.{index}.{name}'] = (f'layers_{index}', *where)
+  return table
