@@ -171,7 +171,6 @@ class DrafterConfig:
         'rope_theta': self.rope_theta,
         'rope_scaling': None,
         'layer_types': list(self.layer_types),
-        'sliding_window': self.sliding_window,
         'use_sliding_window': SLIDING in self.layer_types,
         'num_target_layers': self.num_target_layers,
         'block_size': self.block_size,
@@ -183,6 +182,8 @@ class DrafterConfig:
     }
     if self.selector_projected:
       out['dflash_config']['selector_projected'] = True
+    if self.sliding_window is not None:
+      out['sliding_window'] = self.sliding_window
     if self.is_causal is not None:
       out['is_causal'] = self.is_causal
     for key, default in _NESTED_DEFAULTS.items():
