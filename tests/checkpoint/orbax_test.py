@@ -1,3 +1,4 @@
+import gc
 import shutil
 
 import jax
@@ -8,6 +9,22 @@ import pytest
 from dflash_jax import errors
 from dflash_jax.checkpoint import orbax
 from dflash_jax.train import trainer as training
+
+# A restore that fails leaves Orbax's coroutines behind, never awaited.
+pytestmark = [
+    pytest.mark.filterwarnings('ignore:coroutine .* was never awaited'),
+    pytest.mark.filterwarnings(
+        'ignore::pytest.PytestUnraisableExceptionWarning'
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def collected():
+  """They are collected here, not during a later test."""
+  yield
+  gc.collect()
+
 
 
 def state(value):

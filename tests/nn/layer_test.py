@@ -15,7 +15,8 @@ from tests import tiny
 def test_pieces_of_a_layer(qkv_bias, qk_norm):
   config = tiny.TARGET
   layer = layers.DecoderLayer(
-      32, 4, 2, 8, 48, config.norm_eps, config.rope_theta, qkv_bias, qk_norm
+      32, 4, 2, 8, 48, config.norm_eps, config.rope_theta,
+      qkv_bias=qkv_bias, qk_norm=qk_norm,
   )
   x = np.random.default_rng(0).normal(size=(2, 3, 32)).astype(np.float32)
   attended = np.random.default_rng(1).normal(size=(2, 3, 32))
