@@ -11,7 +11,8 @@ import ml_collections
 def get_config() -> ml_collections.ConfigDict:
   """SmolLM2-135M-Instruct and a three-layer drafter of block 8."""
   config = ml_collections.ConfigDict()
-  # Stages to run, in order: pretrain, regenerate, train, evaluate, generate.
+  # Stages to run, in order: pretrain, regenerate, train, evaluate, generate,
+  # export, passport.
   config.stages = ('regenerate', 'train', 'evaluate')
   config.seed = 0
 

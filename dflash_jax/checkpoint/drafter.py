@@ -23,19 +23,6 @@ _TENSORS = {
     'hidden_norm.weight': ('context_norm', 'scale'),
     'norm.weight': ('final_norm', 'scale'),
 }
-_LAYER_TENSORS = {
-    'input_layernorm.weight': ('attention_norm', 'scale'),
-    'post_attention_layernorm.weight': ('mlp_norm', 'scale'),
-    'self_attn.q_proj.weight': ('q', 'kernel'),
-    'self_attn.k_proj.weight': ('k', 'kernel'),
-    'self_attn.v_proj.weight': ('v', 'kernel'),
-    'self_attn.o_proj.weight': ('o', 'kernel'),
-    'self_attn.q_norm.weight': ('q_norm', 'scale'),
-    'self_attn.k_norm.weight': ('k_norm', 'scale'),
-    'mlp.gate_proj.weight': ('gate', 'kernel'),
-    'mlp.up_proj.weight': ('up', 'kernel'),
-    'mlp.down_proj.weight': ('down', 'kernel'),
-}
 _CONV_TENSORS = {
     f'{conv}.{name}': (conv, leaf)
     for conv in ('attention_conv', 'mlp_conv')
@@ -144,7 +131,7 @@ def _table(
     config: drafter_config.DrafterConfig,
 ) -> dict[str, tensor_files.Path]:
   table: dict[str, tensor_files.Path] = dict(_TENSORS)
-  layer = dict(_LAYER_TENSORS)
+  layer = tensor_files.LAYER | tensor_files.QK_NORMS
   if config.conv_kernel_size is not None:
     layer |= _CONV_TENSORS
   for index in range(config.num_layers):

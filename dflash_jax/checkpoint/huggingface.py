@@ -39,23 +39,8 @@ _TENSORS = {
     'model.norm.weight': ('final_norm', 'scale'),
 }
 _HEAD = 'lm_head.weight'
-_LAYER_TENSORS = {
-    'input_layernorm.weight': ('attention_norm', 'scale'),
-    'post_attention_layernorm.weight': ('mlp_norm', 'scale'),
-    'self_attn.q_proj.weight': ('q', 'kernel'),
-    'self_attn.k_proj.weight': ('k', 'kernel'),
-    'self_attn.v_proj.weight': ('v', 'kernel'),
-    'self_attn.o_proj.weight': ('o', 'kernel'),
-    'mlp.gate_proj.weight': ('gate', 'kernel'),
-    'mlp.up_proj.weight': ('up', 'kernel'),
-    'mlp.down_proj.weight': ('down', 'kernel'),
-}
 _BIASES = {
     f'self_attn.{name}_proj.bias': (name, 'bias') for name in ('q', 'k', 'v')
-}
-_QK_NORMS = {
-    f'self_attn.{name}_norm.weight': (f'{name}_norm', 'scale')
-    for name in ('q', 'k')
 }
 
 
@@ -200,11 +185,11 @@ def _table(
   table = dict(_TENSORS)
   if not config.tied_head:
     table[_HEAD] = ('head',)
-  layer = dict(_LAYER_TENSORS)
+  layer = dict(tensor_files.LAYER)
   if config.qkv_bias:
     layer |= _BIASES
   if config.qk_norm:
-    layer |= _QK_NORMS
+    layer |= tensor_files.QK_NORMS
   for index in range(config.num_layers):
     for name, where in layer.items():
       table[f'model.layers.{index}.{name}'] = (f'layers_{index}', *where)

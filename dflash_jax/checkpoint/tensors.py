@@ -14,6 +14,23 @@ from dflash_jax import errors
 
 Path = tuple[str, ...]
 _SINGLE, _INDEX = 'model.safetensors', 'model.safetensors.index.json'
+# Published name within a layer -> path within our layer, of targets and of
+# drafters. Weights are `[out, in]` on both sides.
+LAYER = {
+    'input_layernorm.weight': ('attention_norm', 'scale'),
+    'post_attention_layernorm.weight': ('mlp_norm', 'scale'),
+    'self_attn.q_proj.weight': ('q', 'kernel'),
+    'self_attn.k_proj.weight': ('k', 'kernel'),
+    'self_attn.v_proj.weight': ('v', 'kernel'),
+    'self_attn.o_proj.weight': ('o', 'kernel'),
+    'mlp.gate_proj.weight': ('gate', 'kernel'),
+    'mlp.up_proj.weight': ('up', 'kernel'),
+    'mlp.down_proj.weight': ('down', 'kernel'),
+}
+QK_NORMS = {
+    f'self_attn.{name}_norm.weight': (f'{name}_norm', 'scale')
+    for name in ('q', 'k')
+}
 
 
 class Folder:
