@@ -100,10 +100,11 @@ def describe(config: drafter_config.DrafterConfig) -> dict[str, str]:
       'window': str(window) if window else 'none',
       'block': f'{config.block_size} ({config.block_size - 1} drafted)',
       'taps': f'{list(config.target_layer_ids)} of'
-      f' {config.num_target_layers} target blocks, zero-based, output of the'
-      ' block',
+      f' {config.num_target_layers or "an unnamed number of"} target blocks,'
+      ' zero-based, output of the block',
       'mask id': str(config.mask_token_id),
-      'rope': f'rotate-half, theta {config.rope_theta:g}',
+      'rope': f'rotate-half, theta {config.rope_theta:g}'
+      + (f', {config.rope_scaling}' if config.rope_scaling else ''),
       'heads': f'{config.num_heads} query, {config.num_kv_heads} key-value, of'
       f' width {config.head_dim}',
       'widths': f'model {config.hidden_size}, MLP {config.intermediate_size},'
@@ -111,6 +112,8 @@ def describe(config: drafter_config.DrafterConfig) -> dict[str, str]:
       'logits': f'times {config.output_multiplier:g}, soft cap'
       f' {config.final_logit_softcapping}',
   }
+  if config.draft_vocab_size is not None:
+    out['head'] = f'its own, over {config.draft_vocab_size} tokens'
   if config.conv_kernel_size is not None:
     out['convolutions'] = (
         f'{config.conv_kernel_size} taps, groups of {config.conv_group_size}'

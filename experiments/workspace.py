@@ -1,5 +1,6 @@
 """What the stages of a run share: its folder, its target, its drafter."""
 
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -179,6 +180,8 @@ class Workspace:
     """The drafter of `drafter_file`, which must fit the target."""
     path, config = self.drafter_file.path, self.drafter_file.module.config
     ours = self.target.module.config
+    if config.num_target_layers is None:
+      config = dataclasses.replace(config, num_target_layers=ours.num_layers)
     for field, theirs in (
         ('vocab_size', ours.vocab_size),
         ('hidden_size', ours.hidden_size),
@@ -190,7 +193,7 @@ class Workspace:
             f' {getattr(config, field)}, but {self.target.name} has {theirs};'
             ' use the drafter of this target'
         )
-    return self.drafter_file
+    return self.drafter_file._replace(module=drafter_model.Drafter(config))
 
   def new_drafter_config(self) -> drafter_config.DrafterConfig:
     """Configuration of the drafter to train for the target."""
@@ -213,6 +216,7 @@ class Workspace:
         mask_token_id=tokenizers.unused_special_token(self.target.tokenizer),
         target_layer_ids=tuple(fields.target_layer_ids),
         num_target_layers=ours.num_layers,
+        rope_scaling=ours.rope_scaling,
     )
 
   @functools.cached_property

@@ -12,7 +12,7 @@ FILES = sorted(
     for path in (ROOT / room).rglob('*.py')
 )
 # Room -> rooms of dflash_jax that it may import, besides itself.
-BASE = {'errors', 'files', 'typing'}
+BASE = {'errors', 'files', 'parallel', 'typing'}
 RULES = {
     'nn': set(),
     'target': {'nn'},
@@ -24,7 +24,7 @@ RULES = {
     'evaluate': {'nn', 'target', 'selector', 'drafter', 'verifier', 'decode'},
     'checkpoint': {'nn', 'target', 'drafter'},
     'data': set(),
-    'errors': set(), 'files': set(), 'typing': set(), '__init__': set(),
+    'errors': set(), 'files': set(), 'parallel': set(), 'typing': set(), '__init__': set(),
 }
 # Package -> where it may be imported.
 DOORS = {

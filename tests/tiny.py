@@ -76,6 +76,9 @@ DRAFTERS = {
     ),
 }
 
+# As in speculators' files: a head of its own, over a part of the vocabulary.
+OWN_HEAD = dataclasses.replace(DRAFTER, draft_vocab_size=20)
+
 
 def fill(shapes, seed, scale=0.35):
   """Random parameters of these shapes: scales near 1, the rest near 0."""
@@ -83,6 +86,8 @@ def fill(shapes, seed, scale=0.35):
 
   def leaf(path, shape):
     value = rng.normal(size=shape.shape)
+    if path[-1].key == 'head_ids':
+      return jnp.arange(shape.size) * 3 + 1
     if path[-1].key == 'scale':
       value = 1 + 0.3 * value
     elif path[-1].key == 'embedding':

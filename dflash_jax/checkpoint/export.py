@@ -48,17 +48,15 @@ def fingerprint(
 
   @jax.jit
   def logits_of(target_params, params):
-    variables, draft = {'params': target_params}, {'params': params}
-    _, features, _ = target.apply(
-        variables, jnp.asarray([prompt]), taps=config.target_layer_ids
+    bound, draft = target.bind({'params': target_params}), {'params': params}
+    _, features, _ = bound(
+        jnp.asarray([prompt]), taps=config.target_layer_ids
     )
-    embedded = target.apply(variables, jnp.asarray([[block]]), method='embed')
     hidden = drafter.apply(
-        draft, embedded, jnp.asarray([[_PROMPT_TOKENS - 1]]), features,
-        method='blocks',
+        draft, bound.embed(jnp.asarray([[block]])),
+        jnp.asarray([[_PROMPT_TOKENS - 1]]), features, method='blocks',
     )
-    logits = target.apply(variables, hidden[0, 0, 1:], method='head')
-    return drafter.apply(draft, logits, method='shape_logits')
+    return drafter.apply(draft, hidden[0, 0, 1:], bound.head, method='logits')
 
   values, ids = jax.lax.top_k(logits_of(target_params, params), _TOP)
   return {
@@ -125,6 +123,14 @@ def commands(
           f' drafter.gguf --spec-type draft-dflash --spec-draft-n-max {drafted}',
   }
   if _is_plain(config):
+    settings = json.dumps({'speculative_config': {
+        'decoding_type': 'DFlash', 'max_draft_len': drafted,
+        'speculative_model': str(folder),
+    }})
+    lines['TensorRT-LLM'] = (
+        f'echo {shlex.quote(settings)} > dflash.yaml && trtllm-serve {served}'
+        ' --extra_llm_api_options dflash.yaml'
+    )
     # Its one drafter class has other names for two modules, and reads these two
     # keys on top.
     lines['transformers'] = (
@@ -139,7 +145,7 @@ def commands(
 
 
 def _is_plain(config: drafter_config.DrafterConfig) -> bool:
-  """Whether it is all that assisted generation in transformers computes."""
+  """Whether it is all that transformers and TensorRT-LLM compute."""
   return (
       config.selector_rank is None
       and config.conv_kernel_size is None

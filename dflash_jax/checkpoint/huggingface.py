@@ -5,6 +5,7 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -31,7 +32,6 @@ _REQUIRED = {
     'attention_bias': (False,),
     'mlp_bias': (False,),
     'use_sliding_window': (False,),
-    'partial_rotary_factor': (1.0,),
     'quantization_config': (None,),
 }
 _TENSORS = {
@@ -53,13 +53,17 @@ class Model(NamedTuple):
 
 
 def load(
-    directory: str | os.PathLike, dtype: jnp.dtype = jnp.float32
+    directory: str | os.PathLike,
+    dtype: jnp.dtype = jnp.float32,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> Model:
   """Reads a target, every tensor accounted for, one at a time.
 
   Args:
     directory: folder with `config.json` and safetensors, sharded or not.
     dtype: of the parameters.
+    mesh: divides the parameters as `parallel` says; None leaves them whole on
+      the default device.
 
   Raises:
     errors.UserError: a file is missing or damaged; the architecture, or a
@@ -93,7 +97,8 @@ def load(
       directory, names, table, f'a {raw["model_type"]} model'
   )
   params = tensor_files.assemble(
-      directory, table, decoder.parameter_shapes(config), folder.read, dtype
+      directory, table, decoder.parameter_shapes(config), folder.read, dtype,
+      mesh,
   )
   return Model(config, params, _eos_ids(directory, raw))
 
@@ -121,7 +126,7 @@ def _config(path: str, raw: Mapping[str, Any]) -> target_config.TargetConfig:
     head_dim = get('head_dim')
   else:
     head_dim = fields['hidden_size'] // fields['num_heads']
-  theta, scaling = _rope(path, raw)
+  theta, scaling = rotary.from_hf(raw, path)
   return target_config.TargetConfig(
       **fields,
       head_dim=head_dim,
@@ -131,32 +136,6 @@ def _config(path: str, raw: Mapping[str, Any]) -> target_config.TargetConfig:
       qkv_bias=kind == 'qwen2',
       qk_norm=kind == 'qwen3',
   )
-
-
-def _rope(
-    path: str, raw: Mapping[str, Any]
-) -> tuple[float, rotary.Llama3Scaling | None]:
-  """Base and scaling; newer files nest both, older ones only the scaling."""
-  rope = raw.get('rope_parameters') or raw.get('rope_scaling') or {}
-  theta = rope.get('rope_theta', raw.get('rope_theta'))
-  if theta is None:
-    raise errors.UserError(f'{path}: rope_theta is missing; add it')
-  kind = rope.get('rope_type', rope.get('type', 'default'))
-  if kind == 'default':
-    return float(theta), None
-  if kind != 'llama3':
-    raise errors.UserError(
-        f'{path}: rope_type is {kind!r}; only llama3 scaling is supported'
-    )
-  keys = (
-      'factor', 'low_freq_factor', 'high_freq_factor',
-      'original_max_position_embeddings',
-  )
-  if missing := [key for key in keys if key not in rope]:
-    raise errors.UserError(
-        f'{path}: the llama3 rope scaling has no {", ".join(missing)}; add it'
-    )
-  return float(theta), rotary.Llama3Scaling(*(rope[key] for key in keys))
 
 
 def _eos_ids(

@@ -11,6 +11,7 @@ import numpy as np
 import safetensors
 
 from dflash_jax import errors
+from dflash_jax import parallel
 
 Path = tuple[str, ...]
 _SINGLE, _INDEX = 'model.safetensors', 'model.safetensors.index.json'
@@ -133,8 +134,11 @@ def assemble(
     shapes: Mapping[str, Any],
     read: Callable[[str], np.ndarray],
     dtype: jnp.dtype,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> dict[str, Any]:
   """Parameters as a tree, one tensor after the other.
+
+  No more than one tensor is in host memory besides what lies there in the end.
 
   Args:
     source: file or folder, for messages.
@@ -142,6 +146,7 @@ def assemble(
     shapes: tree of the expected shapes.
     read: gives the tensor of a name.
     dtype: of the parameters.
+    mesh: where they go, see `parallel`; None for the default device.
 
   Raises:
     errors.UserError: a tensor has another shape, or a value that overflows
@@ -158,13 +163,26 @@ def assemble(
           f'{source}: {name} has shape {value.shape}, the configuration implies'
           f' {expected}; one of the two belongs to another model'
       )
-    leaf = jnp.asarray(value).astype(dtype)
+    if mesh is None:
+      leaf = jnp.asarray(value)
+    else:
+      # Each device takes its part; the whole is on none of them.
+      leaf = jax.make_array_from_callback(
+          value.shape, parallel.sharding(mesh, where, value.shape),
+          lambda index: value[index],
+      )
+    leaf = cast(leaf, dtype)
     if dtype == jnp.float16 and not bool(jnp.isfinite(leaf).all()):
       raise errors.UserError(
           f'{source}: {name} overflows float16; load it in float32 or bfloat16'
       )
     node[where[-1]] = leaf
   return params
+
+
+def cast(leaf: jax.Array, dtype: jnp.dtype) -> jax.Array:
+  """The leaf in `dtype`, unless it counts something."""
+  return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
 def flatten(

@@ -10,6 +10,7 @@ import numpy as np
 
 from dflash_jax import errors
 from dflash_jax.decode import engine as engines
+from dflash_jax.decode import sampling as samplings
 from dflash_jax.decode import state as states
 
 
@@ -24,6 +25,9 @@ class Completion:
       token comes from the prefill, so `len(tokens) == 1 + sum(produced)`.
     finished: ended with a stop token rather than by the budget.
     seconds: decoding time after the prefill, divided evenly over the batch.
+    log_probs: of each token under the target's plain softmax.
+    overlap: of each round, for requests that sample: `sum_x min(p, q)`, the
+      chance that a draft is accepted, summed over the slots it got to.
   """
 
   tokens: list[int]
@@ -31,6 +35,8 @@ class Completion:
   produced: list[int]
   finished: bool
   seconds: float
+  log_probs: list[float]
+  overlap: list[float] | None
 
 
 class Session:
@@ -49,19 +55,23 @@ class Session:
     self._compiled: dict[tuple[int, int], jax.stages.Compiled] = {}
 
   def generate(
-      self, prompts: Sequence[Sequence[int]], max_new_tokens: int
+      self,
+      prompts: Sequence[Sequence[int]],
+      max_new_tokens: int,
+      sampling: Sequence[samplings.Sampling] | None = None,
   ) -> list[Completion]:
     """Decodes `prompts` as one batch.
 
     Args:
       prompts: token ids of each request; lengths may differ.
       max_new_tokens: budget of each request, first token included.
+      sampling: of each request; for an engine with a sampler, and for no other.
 
     Raises:
       errors.UserError: a prompt is empty, has an id outside the vocabulary or
         does not fit the target's context.
     """
-    state = self._start(prompts, max_new_tokens)
+    state = self._start(prompts, max_new_tokens, sampling)
     key = state.tokens.shape
     if key not in self._compiled:
       self._compiled[key] = self._generate.lower(self.params, state).compile()
@@ -96,13 +106,18 @@ class Session:
         )
 
   def stream(
-      self, prompt: Sequence[int], max_new_tokens: int
+      self,
+      prompt: Sequence[int],
+      max_new_tokens: int,
+      sampling: samplings.Sampling | None = None,
   ) -> Iterator[list[int]]:
     """Yields the tokens of each round as it ends; the first from the prefill.
 
     The same round as in `generate`, stepped from Python.
     """
-    state = self._start([prompt], max_new_tokens)
+    state = self._start(
+        [prompt], max_new_tokens, None if sampling is None else [sampling]
+    )
     seen = len(prompt)
     while True:
       length = int(state.length[0])
@@ -113,9 +128,17 @@ class Session:
         return
       state = self._round(self.params, state)
 
-  def _start(self, prompts, max_new_tokens):
+  def _start(self, prompts, max_new_tokens, sampling):
     """Checks, pads to buckets, prefills."""
     self.check(prompts, max_new_tokens)
+    sampler = self.engine.sampler
+    if (sampling is None) != (sampler is None):
+      raise ValueError('sampling is for an engine with a sampler, and for all')
+    if sampling is not None:
+      if len(sampling) != len(prompts):
+        raise ValueError('give a sampling for each prompt')
+      if any(s.has_penalties for s in sampling) and not sampler.penalties:
+        raise ValueError('penalties need a sampler with penalties')
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     padded_length = bucket(int(lengths.max()))
     padded = np.zeros((len(prompts), padded_length), np.int32)
@@ -130,16 +153,18 @@ class Session:
         jnp.asarray(lengths),
         jnp.asarray(lengths + max_new_tokens),
         capacity=-(-capacity // 64) * 64,
+        requests=None if sampling is None else samplings.requests(sampling),
     )
 
   def _completions(self, state, prompts, seconds):
     host = jax.device_get(
         (state.tokens, state.length, state.num_rounds, state.accepted,
-         state.produced)
+         state.produced, state.log_probs,
+         state.accepted if state.overlap is None else state.overlap)
     )
     completions = []
-    for prompt, tokens, length, rounds, accepted, produced in zip(
-        prompts, *host
+    for prompt, tokens, length, rounds, accepted, produced, log_probs, overlap in (
+        zip(prompts, *host)
     ):
       emitted = tokens[len(prompt) : length].tolist()
       completions.append(Completion(
@@ -148,6 +173,10 @@ class Session:
           produced=produced[:rounds].tolist(),
           finished=emitted[-1] in self.engine.stop_ids,
           seconds=seconds,
+          log_probs=log_probs[len(prompt) : length].tolist(),
+          overlap=(
+              None if state.overlap is None else overlap[:rounds].tolist()
+          ),
       ))
     return completions
 

@@ -7,6 +7,20 @@ import jax
 import jax.numpy as jnp
 
 from dflash_jax.nn import cache as kv
+from dflash_jax.verifier import law as laws
+
+
+@struct.dataclass
+class Requests:
+  """What the rows of a batch ask for when they sample.
+
+  Attributes:
+    law: settings of each row.
+    keys: random key of each row's seed and request, `[B]`.
+  """
+
+  law: laws.Law
+  keys: jax.Array
 
 
 @struct.dataclass
@@ -38,6 +52,13 @@ class DecodeState:
     num_rounds: verify passes so far, int32 `[B]`.
     accepted: drafts accepted in each round before any cut, int32 `[B, S]`.
     produced: tokens committed in each round, int32 `[B, S]`; 0 past the end.
+    log_probs: of each committed token under the target's plain softmax (no
+      temperature, no filter), `[B, S]`; zeros in the prompt.
+    requests: None decodes greedily.
+    overlap: `sum_x min(p(x), q(x)) = 1 - TV` between target and drafter, summed
+      over the slots that a round got to, `[B, S]`; None for greedy decoding.
+    in_prompt: tokens of the prompt, bool `[B, V]`; None without penalties.
+    counts: of each token in the output, int32 `[B, V]`; None likewise.
   """
 
   tokens: jax.Array
@@ -51,6 +72,11 @@ class DecodeState:
   num_rounds: jax.Array
   accepted: jax.Array
   produced: jax.Array
+  log_probs: jax.Array
+  requests: Requests | None = None
+  overlap: jax.Array | None = None
+  in_prompt: jax.Array | None = None
+  counts: jax.Array | None = None
 
 
 def put_row(

@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 from dflash_jax import errors
+from dflash_jax.nn import rotary
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 
@@ -26,6 +27,10 @@ _NESTED_DEFAULTS = {
     'final_logit_softcapping': None,
     'input_embedding_scale': 1.0,
 }
+# What the files may ask for and the drafter does not have.
+_ONLY = {
+    'attention_bias': False, 'hidden_act': 'silu', 'quantization_config': None
+}
 # What DFlash 2 adds: convolutions and a selector, each with both of its keys.
 _V2_KEYS = (
     'conv_kernel_size', 'conv_group_size', 'selector_rank', 'selector_top_k'
@@ -37,7 +42,7 @@ class DrafterConfig:
   """A DFlash or DFlash 2 block drafter.
 
   Attributes:
-    vocab_size: of the target; the drafter has no vocabulary of its own.
+    vocab_size: of the target.
     hidden_size: model width D, the target's.
     num_layers: draft layers.
     num_heads: query heads N, free of the target's.
@@ -56,7 +61,11 @@ class DrafterConfig:
       vocabulary.
     target_layer_ids: tapped target blocks, zero-based; the feature is the
       residual stream after the block.
-    num_target_layers: blocks of the target.
+    num_target_layers: blocks of the target, or None where a file does not say.
+    rope_scaling: of the rotary frequencies (Llama 3.1).
+    draft_vocab_size: None drafts through the target's head, over its whole
+      vocabulary; otherwise the drafter has a head of its own over so many of
+      the target's tokens.
     output_multiplier: scales the logits.
     final_logit_softcapping: c of `c * tanh(logits / c)`, or None.
     input_embedding_scale: scales the embedding rows of the block.
@@ -87,7 +96,9 @@ class DrafterConfig:
   block_size: int
   mask_token_id: int
   target_layer_ids: tuple[int, ...]
-  num_target_layers: int
+  num_target_layers: int | None
+  rope_scaling: rotary.Llama3Scaling | None = None
+  draft_vocab_size: int | None = None
   output_multiplier: float = 1.0
   final_logit_softcapping: float | None = None
   input_embedding_scale: float = 1.0
@@ -119,12 +130,17 @@ class DrafterConfig:
         SLIDING not in self.layer_types or (self.sliding_window or 0) > 0,
         'sliding_window', 'be positive, as there are sliding layers',
     )
+    taps, depth = self.target_layer_ids, self.num_target_layers
     require(
-        len(self.target_layer_ids) > 0
-        and all(0 <= i < self.num_target_layers for i in self.target_layer_ids),
-        'target_layer_ids',
-        f'hold zero-based blocks of the {self.num_target_layers}-block target',
+        len(taps) > 0 and min(taps) >= 0
+        and (depth is None or max(taps) < depth), 'target_layer_ids',
+        f'hold zero-based blocks of the {depth or "unknown"}-block target',
     )
+    if self.draft_vocab_size is not None:
+      require(
+          0 < self.draft_vocab_size <= self.vocab_size, 'draft_vocab_size',
+          f'be 1 to {self.vocab_size}, the vocabulary',
+      )
 
     for one, other in (_V2_KEYS[:2], _V2_KEYS[2:]):
       missing = (getattr(self, one) is None) != (getattr(self, other) is None)
@@ -141,6 +157,10 @@ class DrafterConfig:
       require(
           0 < self.selector_top_k <= self.vocab_size, 'selector_top_k',
           f'be 1 to {self.vocab_size}, the vocabulary',
+      )
+      require(
+          self.draft_vocab_size in (None, self.vocab_size), 'draft_vocab_size',
+          'be the vocabulary, as a selector has a row for each of its tokens',
       )
 
   def causal(self, layer: int) -> bool:
@@ -169,10 +189,9 @@ class DrafterConfig:
         'attention_dropout': 0.0,
         'hidden_act': 'silu',
         'rope_theta': self.rope_theta,
-        'rope_scaling': None,
+        'rope_scaling': rotary.to_hf(self.rope_scaling),
         'layer_types': list(self.layer_types),
         'use_sliding_window': SLIDING in self.layer_types,
-        'num_target_layers': self.num_target_layers,
         'block_size': self.block_size,
         'dflash_config': {
             'mask_token_id': self.mask_token_id,
@@ -182,10 +201,11 @@ class DrafterConfig:
     }
     if self.selector_projected:
       out['dflash_config']['selector_projected'] = True
-    if self.sliding_window is not None:
-      out['sliding_window'] = self.sliding_window
-    if self.is_causal is not None:
-      out['is_causal'] = self.is_causal
+    for key in (
+        'num_target_layers', 'draft_vocab_size', 'sliding_window', 'is_causal'
+    ):
+      if getattr(self, key) is not None:
+        out[key] = getattr(self, key)
     for key, default in _NESTED_DEFAULTS.items():
       if getattr(self, key) != default:
         out['dflash_config'][key] = getattr(self, key)
@@ -233,24 +253,26 @@ class DrafterConfig:
             f'{source}: a DFlash 2 drafter needs {", ".join(missing)}; add them'
             ' to dflash_config'
         )
-    if raw.get('attention_bias'):
-      raise errors.UserError(f'{source}: attention_bias is not supported')
-    rope = raw.get('rope_parameters') or raw.get('rope_scaling') or {}
-    kind = rope.get('rope_type', rope.get('type', 'default'))
-    if kind != 'default':
-      raise errors.UserError(f'{source}: rope_type {kind!r} is not supported')
+    for key, supported in _ONLY.items():
+      if raw.get(key) not in (None, supported):
+        raise errors.UserError(
+            f'{source}: {key} is {raw[key]!r}, which is not supported; only'
+            f' {supported!r} is'
+        )
+    theta, scaling = rotary.from_hf(raw, source)
     num_layers = get('num_hidden_layers')
-    window = raw.get('sliding_window')
     return cls(
         **{field: get(key) for field, key in _TOP.items()},
-        rope_theta=float(rope.get('rope_theta') or get('rope_theta')),
+        rope_theta=theta,
+        rope_scaling=scaling,
         layer_types=tuple(get('layer_types', [FULL] * num_layers)),
-        sliding_window=window,
+        sliding_window=raw.get('sliding_window'),
         is_causal=raw.get('is_causal'),
         block_size=get('block_size'),
         mask_token_id=get('mask_token_id'),
         target_layer_ids=tuple(get('target_layer_ids')),
-        num_target_layers=get('num_target_layers'),
+        num_target_layers=get('num_target_layers', None),
+        draft_vocab_size=get('draft_vocab_size', None),
         **{key: get(key, value) for key, value in _NESTED_DEFAULTS.items()},
         **added,
         selector_projected=get('selector_projected', False),

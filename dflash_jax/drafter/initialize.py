@@ -31,6 +31,8 @@ def from_scratch(
         jnp.zeros((1, 1), jnp.int32),
         jnp.zeros((1, 1, len(config.target_layer_ids), width)),
     )
+    if config.draft_vocab_size is not None:
+      drafter.head(jnp.zeros((1, width)))
     if config.selector_rank is not None:
       slots = jnp.zeros((1, config.selector_top_k))
       ids = slots.astype(jnp.int32)

@@ -15,15 +15,19 @@ from dflash_jax.nn import norms
 from dflash_jax.selector import module as selector_module
 from dflash_jax.typing import typed
 
+# Logit of a token that a drafter's own head does not have: below all others,
+# yet finite, so that no difference of two is NaN.
+ABSENT = -1e30
+
 
 class Drafter(nn.Module):
   """Fills a block of masks in one forward pass.
 
   Target features become extra keys and values of every layer (KV injection);
-  they are never queries. Embedding and output head are the target's: the
-  caller embeds the block and turns hidden states into logits. DFlash 2 adds
-  convolutions around every sublayer and a selector of candidates; the
-  configuration says which parts there are.
+  they are never queries. Embedding and output head are the target's, which the
+  caller lends; some published drafters have a head of their own, over fewer
+  tokens. DFlash 2 adds convolutions around every sublayer and a selector of
+  candidates. The configuration says which parts there are.
   """
 
   config: drafter_config.DrafterConfig
@@ -41,6 +45,7 @@ class Drafter(nn.Module):
             intermediate_size=config.intermediate_size,
             norm_eps=config.norm_eps,
             rope_theta=config.rope_theta,
+            rope_scaling=config.rope_scaling,
             qk_norm=True,
             conv_kernel_size=config.conv_kernel_size,
             conv_group_size=config.conv_group_size,
@@ -48,6 +53,11 @@ class Drafter(nn.Module):
         for _ in range(config.num_layers)
     ]
     self.final_norm = norms.RMSNorm(config.norm_eps)
+    if config.draft_vocab_size is not None:
+      size = config.draft_vocab_size
+      self.head = linear.Linear(size)
+      # The target's token of each row of the head.
+      self.head_ids = self.param('head_ids', lambda _: jnp.arange(size))
     if config.selector_rank is not None:
       self.selector = selector_module.Selector(
           config.vocab_size, config.hidden_size, config.selector_rank,
@@ -159,13 +169,28 @@ class Drafter(nn.Module):
     return self.final_norm(x)
 
   @typed
-  def shape_logits(
-      self, logits: Float[Array, '*rows V']
+  def logits(
+      self, hidden: Float[Array, '*rows D'], target_head: Callable
   ) -> Float[Array, '*rows V']:
-    """Multiplier first, then soft cap."""
-    logits = logits * self.config.output_multiplier
+    """Logits over the target's vocabulary: multiplier first, then soft cap.
+
+    Args:
+      hidden: final-normed hidden states.
+      target_head: hidden states to float32 logits. A drafter with a head of
+        its own does not ask it; a token that its head lacks gets `ABSENT`.
+    """
+    own = self.config.draft_vocab_size is not None
+    out = self.head(hidden).astype(jnp.float32) if own else target_head(hidden)
+    out = out * self.config.output_multiplier
     cap = self.config.final_logit_softcapping
-    return logits if cap is None else cap * jnp.tanh(logits / cap)
+    if cap is not None:
+      out = cap * jnp.tanh(out / cap)
+    if not own:
+      return out
+    absent = jnp.full((*out.shape[:-1], self.config.vocab_size), ABSENT)
+    return absent.at[..., self.head_ids].set(
+        out, unique_indices=True, indices_are_sorted=True
+    )
 
   @typed
   def pair_scores(

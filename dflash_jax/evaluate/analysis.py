@@ -122,25 +122,23 @@ class Ranker:
 
   def _ranks_of(self, params, target_params, row, features, anchors):
     config = self.drafter.config
-    target = self.teacher.target
-    draft_params, target_params = {'params': params}, {'params': target_params}
+    target = self.teacher.target.bind({'params': target_params})
+    draft_params = {'params': params}
     tokens = drafter_model.block_tokens(
         row[anchors], config.block_size, config.mask_token_id
     )
-
-    def embed(tokens):
-      return target.apply(target_params, tokens, method='embed')
-
     hidden = self.drafter.apply(
-        draft_params, embed(tokens)[None], anchors[None], features,
+        draft_params, target.embed(tokens)[None], anchors[None], features,
         method='blocks',
     )[0, :, 1:]
-    logits = target.apply(target_params, hidden, method='head')
-    logits = self.drafter.apply(draft_params, logits, method='shape_logits')
+    logits = self.drafter.apply(
+        draft_params, hidden, target.head, method='logits'
+    )
     positions = anchors[:, None] + jnp.arange(1, config.block_size)[None]
     gold = row[jnp.minimum(positions, len(row) - 1)]
     drafts = proposing.propose(
-        self.drafter, params, hidden, logits, row[anchors], embed, self.walk
+        self.drafter, params, hidden, logits, row[anchors], target.embed,
+        self.walk,
     )
     return gold_ranks(logits, gold), drafts == gold
 

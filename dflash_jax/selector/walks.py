@@ -42,6 +42,30 @@ def look_ahead(scores: Float[Array, '*rows Z K K']) -> Int[Array, '*rows Z']:
 
 
 @typed
+def sampled(
+    log_probs: Float[Array, '*rows Z K K'], gumbel: Float[Array, '*rows Z K']
+) -> Int[Array, '*rows Z']:
+  """A draw from the conditionals, each behind the candidate just drawn.
+
+  Args:
+    log_probs: of each candidate behind each predecessor.
+    gumbel: noise of each candidate.
+  """
+  return _follow(jnp.argmax(log_probs + gumbel[..., None, :], axis=-1))
+
+
+@typed
+def along(
+    rows: Float[Array, '*rows Z K K'], path: Int[Array, '*rows Z']
+) -> Float[Array, '*rows Z K']:
+  """The row of each slot behind the path's candidate in the slot before."""
+  before = jnp.concatenate(
+      [jnp.zeros_like(path[..., :1]), path[..., :-1]], axis=-1
+  )
+  return jnp.take_along_axis(rows, before[..., None, None], axis=-2)[..., 0, :]
+
+
+@typed
 def ideal(
     path: Int[Array, '*rows Z'],
     candidates: Int[Array, '*rows Z K'],

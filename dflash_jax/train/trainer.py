@@ -119,7 +119,6 @@ class Trainer:
   def _loss(self, params, target_params, batch, key):
     config = self.drafter.config
     draft_params = {'params': params}
-    target_params = {'params': target_params}
     anchors, real = blocks.sample_anchors(
         key, batch.lengths, batch.prompt_lengths, batch.tokens.shape[1],
         self.num_anchors,
@@ -131,12 +130,14 @@ class Trainer:
         blocks.take(batch.tokens, anchors), config.block_size,
         config.mask_token_id,
     )
-    embedded = self.target.apply(target_params, tokens, method='embed')
+    target = self.target.bind({'params': target_params})
     hidden = self.drafter.apply(
-        draft_params, embedded, anchors, batch.features, method='blocks'
+        draft_params, target.embed(tokens), anchors, batch.features,
+        method='blocks',
     )[:, :, 1:]
-    logits = self.target.apply(target_params, hidden, method='head')
-    logits = self.drafter.apply(draft_params, logits, method='shape_logits')
+    logits = self.drafter.apply(
+        draft_params, hidden, target.head, method='logits'
+    )
     counted = exists & real[:, :, None]
     decay = blocks.decay_weights(config.block_size, self.loss_decay_gamma)
     weights = counted * decay[None, None]
@@ -146,9 +147,7 @@ class Trainer:
       # The target's distribution for position p is read off at p - 1.
       before = anchors[:, :, None] + jnp.arange(config.block_size - 1)[None, None]
       before = jnp.minimum(before, batch.tokens.shape[1] - 1)
-      teacher = self.target.apply(
-          target_params, blocks.take(batch.hidden, before), method='head'
-      )
+      teacher = target.head(blocks.take(batch.hidden, before))
       values = losses.distill(logits, teacher)
     loss = losses.weighted_mean(values, weights)
     right = (jnp.argmax(logits, axis=-1) == labels) & counted

@@ -189,3 +189,88 @@ def test_the_config_says_where_the_tensors_go(tmp_path):
   assert raw['architectures'] == ['DFlashDraftModel']
   assert raw['dtype'] == 'bfloat16'
   assert raw['dflash_config']['target_layer_ids'] == [3, 1]
+
+
+def speculators(folder, **changes):
+  """A drafter in speculators' layout, and what it holds."""
+  config, params = tiny.OWN_HEAD, tiny.drafter(tiny.OWN_HEAD)[1]
+  plain = dataclasses.replace(config, draft_vocab_size=None)
+  drafter_files.save(folder, plain, params)
+  ids = np.asarray(params['head_ids'])
+  chosen = np.zeros(config.vocab_size, bool)
+  chosen[ids] = True
+  path = folder / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(path) | {
+      'lm_head.weight': np.asarray(params['head']['kernel']),
+      'd2t': ids - np.arange(len(ids)), 't2d': chosen,
+      'embed_tokens.weight': np.zeros((64, 32), np.float32),
+  } | changes
+  safetensors.numpy.save_file(
+      {k: v for k, v in tensors.items() if v is not None}, path
+  )
+  raw = json.loads((folder / 'config.json').read_text())
+  method = raw.pop('dflash_config')
+  (folder / 'config.json').write_text(json.dumps({
+      'speculators_model_type': 'dflash', 'transformer_layer_config': raw,
+      'block_size': raw.pop('block_size'), 'draft_vocab_size': 20,
+      'mask_token_id': method['mask_token_id'],
+      'aux_hidden_state_layer_ids': [
+          tap + 1 for tap in method['target_layer_ids']
+      ],
+  }))
+  return config, params
+
+
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_speculators_with_a_head_of_its_own(tmp_path, dtype):
+  config, params = speculators(tmp_path)
+  loaded, again = drafter_files.load(tmp_path, dtype)
+  assert loaded == config
+  assert jax.tree.structure(again) == jax.tree.structure(params)
+  # Bfloat16 would round the ids.
+  np.testing.assert_array_equal(again['head_ids'], params['head_ids'])
+  jax.tree.map(
+      lambda ours, theirs: np.testing.assert_array_equal(
+          ours, theirs.astype(ours.dtype)
+      ), again, params,
+  )
+
+
+def test_speculators_with_the_whole_vocabulary(tmp_path):
+  head = np.ones((64, 32), np.float32)
+  speculators(tmp_path, **{'lm_head.weight': head, 'd2t': None, 't2d': None})
+  path = tmp_path / 'config.json'
+  raw = json.loads(path.read_text()) | {'draft_vocab_size': 64}
+  path.write_text(json.dumps(raw))
+  config, params = drafter_files.load(tmp_path)
+  assert config.draft_vocab_size == config.vocab_size == 64
+  np.testing.assert_array_equal(params['head_ids'], np.arange(64))
+
+
+OFFSETS = np.arange(20) * 2 + 1
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'d2t': None}, r'missing: \[.d2t'),
+    ({'lm_head.weight': None}, r'missing: \[.lm_head.weight'),
+    ({'lm_head.weight': np.zeros((64, 32))}, r'\(64, 32\)'),
+    ({'d2t': OFFSETS[:-1]}, r'd2t is int64 of shape \(19,\)'),
+    ({'d2t': OFFSETS * 1.0}, 'd2t is float64'),
+    # Ids, as some would write, instead of offsets.
+    ({'d2t': OFFSETS + np.arange(20)}, 'token ids below 64'),
+    ({'d2t': OFFSETS[::-1].copy()}, 'does not lead to rising token ids'),
+    ({'d2t': OFFSETS - 1}, 't2d and d2t name different tokens'),
+    ({'extra': np.zeros(1)}, r'unknown: \[.extra'),
+])
+def test_speculators_tensors_that_do_not_fit(tmp_path, changes, message):
+  speculators(tmp_path, **changes)
+  with pytest.raises(errors.UserError, match=message):
+    drafter_files.load(tmp_path)
+
+
+def test_a_head_of_its_own_has_no_place_in_the_published_layout(tmp_path):
+  with pytest.raises(errors.UserError, match='a head of its own'):
+    drafter_files.save(
+        tmp_path / 'd', tiny.OWN_HEAD, tiny.drafter(tiny.OWN_HEAD)[1]
+    )
+  assert not (tmp_path / 'd').exists()

@@ -44,6 +44,7 @@ def test_command_lines_count_drafts_as_each_engine_does():
   assert '"num_speculative_tokens": 4' in lines['vLLM']
   assert '--spec-draft-n-max 4' in lines['llama.cpp']
   # Assisted generation in transformers has no selector.
-  assert 'transformers' not in lines
+  assert not {'transformers', 'TensorRT-LLM'} & set(lines)
   v1 = export.commands(pathlib.Path('d'), 't', tiny.DRAFTER)
   assert "speculation_type='dflash'" in v1['transformers']
+  assert '"max_draft_len": 4' in v1['TensorRT-LLM']

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +12,10 @@ import pytest
 import safetensors.numpy
 
 from dflash_jax import errors
+from dflash_jax import parallel
 from dflash_jax.checkpoint import huggingface
 from dflash_jax.nn import rotary
+from dflash_jax.target import decoder
 from tests import tiny
 
 KINDS = {
@@ -97,11 +101,12 @@ def test_llama3_rope_scaling(where, tmp_path):
       'high_freq_factor': 4.0, 'original_max_position_embeddings': 32,
       'rope_theta': 5e5,
   }
-  config = huggingface.load(write(tmp_path, changes={where: rope})).config
+  changes = {where: rope, 'rope_theta': 'absent'}
+  config = huggingface.load(write(tmp_path, changes=changes)).config
   assert config.rope_theta == 5e5
   assert config.rope_scaling == rotary.Llama3Scaling(8.0, 1.0, 4.0, 32)
   del rope['factor'], rope['low_freq_factor']
-  refused(write(tmp_path, changes={where: rope}), 'no factor, low_freq_factor')
+  refused(write(tmp_path, changes=changes), 'no factor, low_freq_factor')
 
 
 def test_shards(tmp_path):
@@ -131,6 +136,63 @@ def test_shards(tmp_path):
   refused(tmp_path, 'not an index of shards')
 
 
+def test_onto_a_mesh(tmp_path):
+  mesh = parallel.mesh(1, 2)
+  write(tmp_path)
+  whole = huggingface.load(tmp_path).params
+  divided = huggingface.load(tmp_path, mesh=mesh).params
+  jax.tree.map(np.testing.assert_array_equal, divided, whole)
+  kernel = divided['layers_2']['down']['kernel']
+  assert kernel.sharding == parallel.sharding(mesh, ('down', 'kernel'), (32, 48))
+  assert {s.data.shape for s in kernel.addressable_shards} == {(32, 24)}
+
+
+_LOAD_WITHIN = """
+import pathlib, resource, sys
+import jax
+from dflash_jax.checkpoint import huggingface
+
+jax.block_until_ready(jax.numpy.ones(3))
+kib = next(
+    int(line.split()[1])
+    for line in pathlib.Path('/proc/self/status').read_text().splitlines()
+    if line.startswith('VmData')
+)
+limit = kib * 1024 + int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+params = huggingface.load(sys.argv[1]).params
+print(sum(leaf.nbytes for leaf in jax.tree.leaves(params)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='RLIMIT_DATA of Linux')
+def test_memory_stays_near_the_models_size(tmp_path):
+  """A model of 130 MB loads where a second copy of it could not lie."""
+  config = dataclasses.replace(
+      tiny.TARGET, vocab_size=2048, hidden_size=1024, num_layers=6,
+      num_heads=8, head_dim=128, intermediate_size=3072,
+  )
+  shapes = decoder.parameter_shapes(config)
+  zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+  write(tmp_path, tensors=published(config, zeros), changes={
+      'vocab_size': 2048, 'hidden_size': 1024, 'num_hidden_layers': 6,
+      'num_attention_heads': 8, 'head_dim': 128, 'intermediate_size': 3072,
+  })
+  size = (tmp_path / 'model.safetensors').stat().st_size
+
+  def load(room):
+    return subprocess.run(
+        [sys.executable, '-c', _LOAD_WITHIN, str(tmp_path), str(room)],
+        capture_output=True, text=True,
+    )
+
+  enough = load(int(1.3 * size))
+  assert enough.returncode == 0, enough.stderr
+  assert abs(int(enough.stdout) - size) < 1e5
+  # The limit does bind.
+  assert load(int(0.9 * size)).returncode != 0
+
+
 def test_a_tied_head_may_be_stored_twice_but_not_differ(tmp_path):
   kind = 'qwen2'
   tensors = published(KINDS[kind], tiny.target(KINDS[kind])[1])
@@ -149,6 +211,11 @@ def test_a_tied_head_may_be_stored_twice_but_not_differ(tmp_path):
     ('llama', {'quantization_config': {'bits': 4}}, 'quantization_config'),
     ('llama', {'rope_scaling': {'type': 'yarn'}}, "rope_type is 'yarn'"),
     ('llama', {'rope_theta': 'absent'}, 'rope_theta is missing'),
+    ('llama', {'rope_parameters': {'rope_theta': 5e5}},
+     r'rope_theta is \[10000.0, 500000.0\] in different places; keep one'),
+    ('llama', {'partial_rotary_factor': 0.5}, 'partial_rotary_factor is 0.5'),
+    ('llama', {'rope_parameters': {'partial_rotary_factor': 0.25}},
+     'partial_rotary_factor is 0.25'),
     ('llama', {'num_attention_heads': 'absent'}, 'num_attention_heads is miss'),
     ('qwen3', {'head_dim': 'absent'}, 'head_dim is missing'),
     ('llama', {'eos_token_id': None}, 'has an eos_token_id; add the token'),

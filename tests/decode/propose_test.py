@@ -40,6 +40,13 @@ def test_a_selector_changes_the_drafts_and_not_the_text(walk, projected):
   assert alone[0].produced == batch[1].produced
 
 
+def test_a_head_of_its_own_drafts_its_tokens_only():
+  decode = session(tiny.OWN_HEAD, tiny.drafter(tiny.OWN_HEAD)[1])
+  batch = decode.generate(PROMPTS, 24)
+  plain = tiny.session().generate(PROMPTS, 24)
+  assert [c.tokens for c in batch] == [c.tokens for c in plain]
+
+
 def test_a_new_dflash_2_drafter_is_the_dflash_drafter_to_the_bit():
   """Identity convolutions, and pair scores of zero."""
   v1 = dataclasses.replace(

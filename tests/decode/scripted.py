@@ -8,6 +8,7 @@ import numpy as np
 
 from dflash_jax.decode import engine
 from dflash_jax.decode import state
+from dflash_jax.verifier import proposal as proposals
 from tests import tiny
 from tests.decode import truth
 
@@ -26,7 +27,7 @@ class ScriptedEngine(engine.Engine):
     return super().prefill(_real(params), *arguments, **keywords)
 
   def _draft(self, params, state):
-    block, cache = super()._draft(_real(params), state)
+    block, _, cache = super()._draft(_real(params), state)
     slots = jnp.arange(BLOCK - 1)[None]
     right = jnp.take_along_axis(
         params.drafter['truth'], state.length[:, None] + slots, axis=1
@@ -36,7 +37,8 @@ class ScriptedEngine(engine.Engine):
     )
     # Right again after the wrong slot: a loose prefix rule would accept that.
     drafts = jnp.where(slots == planned, (right + 1) % tiny.MASK, right)
-    return jnp.concatenate([block[:, :1], drafts], axis=1), cache
+    block = jnp.concatenate([block[:, :1], drafts], axis=1)
+    return block, proposals.one_hot(drafts), cache
 
 
 def _real(params):

@@ -7,6 +7,7 @@ import pytest
 from dflash_jax import errors
 from dflash_jax.drafter import config as drafter_config
 from dflash_jax.drafter import initialize
+from dflash_jax.nn import rotary
 from tests import tiny
 
 FULL, SLIDING = drafter_config.FULL, drafter_config.SLIDING
@@ -50,7 +51,13 @@ def read(**changes):
   return drafter_config.DrafterConfig.from_hf(published(**changes), 'c.json')
 
 
-@pytest.mark.parametrize('config', [*tiny.DRAFTERS.values(), SHAPED])
+@pytest.mark.parametrize('config', [
+    *tiny.DRAFTERS.values(), SHAPED, tiny.OWN_HEAD,
+    dataclasses.replace(
+        tiny.DRAFTER, num_target_layers=None,
+        rope_scaling=rotary.Llama3Scaling(8.0, 1.0, 4.0, 16),
+    ),
+])
 def test_round_trip_through_json(config):
   text = json.dumps(config.to_hf(), allow_nan=False)
   again = drafter_config.DrafterConfig.from_hf(json.loads(text), 'c.json')
@@ -102,7 +109,7 @@ def test_places_that_disagree():
 @pytest.mark.parametrize('key', [
     'vocab_size', 'hidden_size', 'num_hidden_layers', 'num_attention_heads',
     'num_key_value_heads', 'head_dim', 'intermediate_size', 'rms_norm_eps',
-    'max_position_embeddings', 'rope_theta', 'num_target_layers', 'block_size',
+    'max_position_embeddings', 'rope_theta', 'block_size',
 ])
 def test_a_missing_key_is_named(key):
   with pytest.raises(errors.UserError, match=f'c.json: {key} is missing'):
@@ -118,8 +125,13 @@ def test_a_missing_method_key_is_named(key):
 
 
 @pytest.mark.parametrize('changes, message', [
-    ({'rope_scaling': {'type': 'yarn', 'factor': 4.0}}, "rope_type 'yarn'"),
-    ({'rope_parameters': {'rope_type': 'llama3'}}, "rope_type 'llama3'"),
+    ({'rope_scaling': {'type': 'yarn', 'factor': 4.0}}, "rope_type is 'yarn'"),
+    ({'rope_parameters': {'rope_type': 'llama3'}}, 'scaling has no factor, low'),
+    ({'rope_parameters': {'rope_theta': 5.0}}, r'rope_theta is \[5.0, 1000000\]'),
+    ({'partial_rotary_factor': 0.5}, 'partial_rotary_factor is 0.5'),
+    ({'hidden_act': 'gelu'}, "hidden_act is 'gelu', .* only 'silu' is"),
+    ({'quantization_config': {'bits': 4}}, 'quantization_config is'),
+    ({'draft_vocab_size': 0}, 'draft_vocab_size is 0; .* 1 to 151936'),
     ({'attention_bias': True}, 'attention_bias'),
     ({'projector_type': 'domino'}, 'projector_type .* another method'),
     ({'selector_rank': 256}, 'selector_rank .* come together'),

@@ -187,13 +187,31 @@ def test_logits_are_scaled_and_then_capped(multiplier, cap):
   )
   logits = random(3, 64, seed=5) * 100
   out = model.Drafter(config).apply(
-      {}, jnp.asarray(logits), method='shape_logits'
+      {}, jnp.zeros((3, 32)), lambda hidden: jnp.asarray(logits),
+      method='logits',
   )
   exact = logits * multiplier
   if cap:
     exact = cap * np.tanh(exact / cap)
   np.testing.assert_allclose(out, exact, rtol=1e-5)
   assert (out.argmax(-1) == logits.argmax(-1)).all()
+
+
+def test_a_head_of_its_own_speaks_of_its_tokens_only():
+  config = dataclasses.replace(
+      tiny.OWN_HEAD, output_multiplier=0.5, final_logit_softcapping=9.0
+  )
+  drafter, params = tiny.drafter(config)
+  hidden = random(2, 3, 32, seed=6)
+  out = np.asarray(drafter.apply(
+      {'params': params}, jnp.asarray(hidden), lambda _: 1 / 0,
+      method='logits',
+  ))
+  assert out.shape == (2, 3, 64)
+  ids = np.asarray(params['head_ids'])
+  expected = 9 * np.tanh(hidden @ params['head']['kernel'].T / 2 / 9)
+  np.testing.assert_allclose(out[..., ids], expected, rtol=1e-5, atol=1e-6)
+  assert (np.delete(out, ids, axis=-1) == model.ABSENT).all()
 
 
 def test_parameters_are_those_of_a_published_drafter():

@@ -86,20 +86,19 @@ def test_gold_ranks_by_sorting():
 @functools.partial(jax.jit, static_argnames='config')
 def _decode_block(config, target_params, params, tokens, anchor):
   """Logits of one block in the manner of decoding, from a cache."""
-  target, drafter = decoder.Decoder(tiny.TARGET), model.Drafter(config)
-  apply = functools.partial(target.apply, {'params': target_params})
-  _, features, _ = apply(tokens[None], taps=config.target_layer_ids)
+  target = decoder.Decoder(tiny.TARGET).bind({'params': target_params})
+  drafter = model.Drafter(config)
+  _, features, _ = target(tokens[None], taps=config.target_layer_ids)
   cache = drafter.apply(
       {'params': params}, features, drafter.empty_cache(1, 64), method='inject'
   ).replace(length=anchor[None])
   block = model.block_tokens(
       tokens[anchor][None], config.block_size, config.mask_token_id
   )
-  hidden, _ = drafter.apply(
-      {'params': params}, apply(block, method='embed'), cache
+  hidden, _ = drafter.apply({'params': params}, target.embed(block), cache)
+  return drafter.apply(
+      {'params': params}, hidden[0, 1:], target.head, method='logits'
   )
-  logits = apply(hidden[:, 1:], method='head')[0]
-  return drafter.apply({'params': params}, logits, method='shape_logits')
 
 
 @pytest.mark.parametrize('kind', ['full', 'sliding'])

@@ -16,6 +16,7 @@ from dflash_jax.checkpoint import drafter as checkpoint
 from dflash_jax.decode import engine
 from dflash_jax.decode import session
 from dflash_jax.decode import state
+from dflash_jax.nn import rotary
 from dflash_jax.selector import module as selectors
 from dflash_jax.selector import walks
 from tests import tiny
@@ -35,6 +36,9 @@ _CASES = tiny.DRAFTERS | {
     'v2_capped': dataclasses.replace(
         tiny.DRAFTERS['v2'], layer_types=(tiny.SLIDING, tiny.FULL),
         sliding_window=4, output_multiplier=0.7, final_logit_softcapping=3.0,
+    ),
+    'scaled': dataclasses.replace(
+        tiny.DRAFTER, rope_scaling=rotary.Llama3Scaling(8.0, 1.0, 4.0, 16)
     ),
 }
 _ROWS = 6
@@ -107,7 +111,9 @@ def test_cached_blocks(pair):
     cache = module.apply(variables, features, cache, method='inject')
     cache = cache.replace(length=cache.length + count)
     hidden, cache = module.apply(variables, block, cache)
-    logits = module.apply(variables, hidden @ head.T, method='shape_logits')
+    logits = module.apply(
+        variables, hidden, lambda x: x @ head.T, method='logits'
+    )
     return hidden, logits, cache
 
   cache = module.empty_cache(2, 40)
