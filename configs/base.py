@@ -12,7 +12,7 @@ def get_config() -> ml_collections.ConfigDict:
   """SmolLM2-135M-Instruct and a three-layer drafter of block 8."""
   config = ml_collections.ConfigDict()
   # Stages to run, in order: pretrain, regenerate, train, evaluate, generate,
-  # export, passport.
+  # export, passport, certify.
   config.stages = ('regenerate', 'train', 'evaluate')
   config.seed = 0
 
@@ -29,6 +29,22 @@ def get_config() -> ml_collections.ConfigDict:
   # Path through the candidates of a drafter with a selector (DFlash 2):
   # 'greedy', or 'look_ahead' for the largest expected accepted length.
   config.walk = 'greedy'
+
+  # What the generate stage samples; temperature 0 is greedy. In this order:
+  # penalties, temperature, top-k, top-p, min-p.
+  config.sampling = ml_collections.ConfigDict()
+  config.sampling.temperature = 0.0
+  config.sampling.top_k = 0
+  config.sampling.top_p = 1.0
+  config.sampling.min_p = 0.0
+  config.sampling.repetition_penalty = 1.0
+  config.sampling.presence_penalty = 0.0
+  config.sampling.frequency_penalty = 0.0
+  # 'block', 'rejection', or 'coupled' for the very text of autoregressive
+  # sampling with the same seed.
+  config.sampling.rule = 'block'
+  # 'drawn' from the drafter's law, or its 'best'.
+  config.sampling.drafts = 'drawn'
 
   config.drafter = ml_collections.ConfigDict()
   config.drafter.num_layers = 3
@@ -89,6 +105,21 @@ def get_config() -> ml_collections.ConfigDict:
   config.passport.num_prompts = 0
   config.passport.prompts = 'gsm8k[:400]'
   config.passport.max_new_tokens = 64
+
+  config.certify = ml_collections.ConfigDict()
+  # Laws on which sampling is tested, as settings of a request.
+  config.certify.laws = (
+      'temperature=0.7', 'temperature=1.0', 'temperature=1.0,top_k=50',
+      'temperature=0.8,top_p=0.9',
+  )
+  # Rounds drawn under each law and rule; 0 leaves that part out.
+  config.certify.num_draws = 20_000
+  # Texts decoded both ways, greedily and with coupled sampling; 0 leaves that
+  # out.
+  config.certify.prompts = ('humaneval', 'gsm8k[:400]')
+  config.certify.num_prompts = (4, 4)
+  config.certify.max_new_tokens = 64
+  config.certify.batch_size = 4
 
   # The target that the pretrain stage trains from scratch on the standard
   # library's sources.

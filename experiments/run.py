@@ -15,6 +15,7 @@ from absl import logging
 from ml_collections import config_flags
 
 from dflash_jax import errors
+from experiments import certify
 from experiments import drafters
 from experiments import stages
 from experiments import workspace
@@ -34,6 +35,7 @@ _STAGES = {
     'generate': stages.generate,
     'export': drafters.export,
     'passport': drafters.passport,
+    'certify': certify.certify,
 }
 # Stages that can do without a workdir: they write nothing there.
 _READING = {'generate', 'passport'}

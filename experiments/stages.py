@@ -226,20 +226,25 @@ def evaluate(run: workspace.Workspace) -> None:
 def generate(run: workspace.Workspace) -> None:
   """Streams the answer to one prompt."""
   config, target, drafter = run.config.generate, run.target, run.drafter
+  sampler, asked = run.sampling()
+  how = 'greedy' if sampler is None else (
+      f'temperature {asked.temperature}, {run.config.sampling.rule} acceptance,'
+      f' seed {asked.seed}'
+  )
   _banner(
       target=f'{target.name} (sha256 {target.sha256[:12]})',
       drafter=f'{_describe(drafter.module)}, from {drafter.path}',
-      path=f'speculative, greedy, float32 on {workspace.device()}',
+      path=f'speculative, {how}, float32 on {workspace.device()}',
   )
   if target.tokenizer.chat_template is None:
     prompt = prompt_sources.Prompt('prompt', text=config.prompt)
   else:
     message = {'role': 'user', 'content': config.prompt}
     prompt = prompt_sources.Prompt('prompt', (message,))
-  session = run.speculative(drafter.module, drafter.params)
+  session = run.speculative(drafter.module, drafter.params, sampler)
   text = detokenizer.Detokenizer(target.tokenizer)
   pieces = session.stream(
-      run.encode(prompt), config.max_new_tokens
+      run.encode(prompt), config.max_new_tokens, asked
   )
   produced = []
   for tokens in pieces:

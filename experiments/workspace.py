@@ -26,6 +26,7 @@ from dflash_jax.data import prompts as prompt_sources
 from dflash_jax.data import tokenizer as tokenizers
 from dflash_jax.decode import engine
 from dflash_jax.decode import propose
+from dflash_jax.decode import sampling as samplings
 from dflash_jax.decode import session
 from dflash_jax.decode import state
 from dflash_jax.drafter import config as drafter_config
@@ -33,10 +34,16 @@ from dflash_jax.drafter import model as drafter_model
 from dflash_jax.selector import walks
 from dflash_jax.target import config as target_config
 from dflash_jax.target import decoder
+from dflash_jax.verifier import rules
 
 _PACKAGES = (
     'dflash_jax', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'
 )
+_RULES = {
+    rule.__name__: rule
+    for rule in (rules.block, rules.rejection, rules.coupled)
+}
+_DRAFTS = {'drawn': True, 'best': False}
 _WALKS = {'greedy': walks.greedy, 'look_ahead': walks.look_ahead}
 
 
@@ -65,7 +72,7 @@ class Workspace:
     self.config = config
     self.folder = pathlib.Path(workdir or os.devnull)
     # Looking at a run leaves its configuration as it is.
-    if not set(config.stages) <= {'generate', 'export', 'passport'}:
+    if not set(config.stages) <= {'generate', 'export', 'passport', 'certify'}:
       files.atomic_write(
           self.folder / 'config.json', config.to_json_best_effort(indent=2)
       )
@@ -221,10 +228,16 @@ class Workspace:
 
   @functools.cached_property
   def autoregressive(self) -> session.Session:
-    """Decoding without a drafter: the same engine at block 1."""
+    """Greedy decoding without a drafter: the same engine at block 1."""
+    return self.autoregressive_with(None)
+
+  def autoregressive_with(
+      self, sampler: propose.Sampler | None
+  ) -> session.Session:
+    """Decoding without a drafter, greedily or as the sampler says."""
     stops = self.target.tokenizer.eos_ids
     return session.Session(
-        engine.Engine(self.target.module, None, 1, stops),
+        engine.Engine(self.target.module, None, 1, stops, sampler=sampler),
         state.Params(self.target.params),
     )
 
@@ -237,15 +250,42 @@ class Workspace:
       )
     return _WALKS[self.config.walk]
 
+  def sampling(
+      self,
+  ) -> tuple[propose.Sampler | None, samplings.Sampling | None]:
+    """Rule and settings of `config.sampling`; None and None for greedy."""
+    config = self.config.sampling
+    for name, value, known in (
+        ('rule', config.rule, _RULES), ('drafts', config.drafts, _DRAFTS)
+    ):
+      if value not in known:
+        raise errors.UserError(
+            f'config.sampling.{name} is {value!r}; choose from {list(known)}'
+        )
+    fields = {
+        name: value for name, value in config.items()
+        if name not in ('rule', 'drafts')
+    }
+    asked = samplings.Sampling(**fields, seed=self.config.seed)
+    if asked.temperature == 0 and not asked.has_penalties:
+      return None, None
+    return propose.Sampler(
+        _RULES[config.rule], _DRAFTS[config.drafts],
+        penalties=asked.has_penalties,
+    ), asked
+
   def speculative(
-      self, module: drafter_model.Drafter, params: Any
+      self,
+      module: drafter_model.Drafter,
+      params: Any,
+      sampler: propose.Sampler | None = None,
   ) -> session.Session:
-    """Decoding with a drafter."""
+    """Decoding with a drafter, greedily or as the sampler says."""
     stops = self.target.tokenizer.eos_ids
     return session.Session(
         engine.Engine(
             self.target.module, module, module.config.block_size, stops,
-            self.walk,
+            self.walk, sampler,
         ),
         state.Params(self.target.params, params),
     )

@@ -31,8 +31,11 @@ def test_a_configuration_sets_fields_of_the_base_only(name):
 
 
 def test_every_field_is_read():
+  # Settings of a request go to `decode.sampling` as they are.
   text = ''.join(
-      path.read_text() for path in (ROOT / 'experiments').glob('*.py')
+      path.read_text()
+      for room in ('experiments', 'dflash_jax/decode')
+      for path in (ROOT / room).glob('*.py')
   )
   for field in leaves(base.get_config()):
     assert re.search(rf'\.{field.split(".")[-1]}\b', text), field

@@ -20,6 +20,7 @@ import pytest
 
 from dflash_jax.checkpoint import drafter as drafter_files
 from dflash_jax.data import corpus
+from experiments import certify
 from experiments import run as driver
 from experiments import workspace
 from tests import tiny
@@ -256,6 +257,60 @@ def test_text_is_streamed(finished, copy):
   assert text in out.getvalue()
   # Banner, one write a round, then the end.
   assert len(out.pieces) > 6
+
+
+@pytest.mark.slow
+def test_sampled_text_has_a_seed(copy):
+  """Coupled sampling: the text of the seed, whatever the drafter."""
+  warm = [
+      f'--workdir={copy}', *SMALL, stages('generate'),
+      '--config.sampling.temperature=0.9', '--config.sampling.rule=coupled',
+  ]
+  texts = []
+  for more in ([], ['--config.sampling.drafts=best'], ['--config.seed=1']):
+    done = drive(*warm, *more)
+    assert done.returncode == 0, done.stderr
+    assert 'temperature 0.9, coupled acceptance' in done.stdout
+    texts.append(done.stdout[done.stdout.index('cores') :].rsplit('[', 1)[0])
+  assert texts[0] == texts[1] != texts[2]
+  check_error(
+      drive(*warm, '--config.sampling.rule=lucky'),
+      "config.sampling.rule is 'lucky'; choose from",
+  )
+  check_error(drive(*warm, '--config.sampling.top_p=2.0'), 'top_p is 2.0')
+
+
+@pytest.mark.slow
+def test_a_certificate(copy):
+  def run(num_prompts, num_draws, law='temperature=0.9,top_k=40'):
+    return drive(
+        f'--workdir={copy}', *SMALL, stages('certify'),
+        '--config.certify.prompts=("stdlib_heldout",)',
+        f'--config.certify.num_prompts=({num_prompts},)',
+        f'--config.certify.num_draws={num_draws}',
+        '--config.certify.max_new_tokens=12',
+        f'--config.certify.laws=("{law}",)',
+    )
+
+  done = run(2, 512)
+  assert done.returncode == 0, done.stderr
+  path = copy / 'certificate.json'
+  made = json.loads(path.read_text())
+  assert made['passed'] and not made['failed'] and not made['not_tested']
+  assert made['exact']['worst_total_variation'] < 1e-6
+  assert len(made['exact']['cases']) == 96
+  assert {case['rule'] for case in made['draws']['cases']} == {
+      'rejection', 'block'
+  }
+  assert made['coupled']['num_tokens'] == made['greedy']['num_tokens'] == 24
+  check_error(run(2, 512, 'warmth=2'), "'warmth=2' is not a list of settings")
+  # A part that fails, and one that is left out.
+  with mock.patch.object(certify, '_EXACT', 0.0):
+    done = run(0, 0)
+  check_error(done, 'exact failed: the output is not the target')
+  made = json.loads(path.read_text())
+  assert not made['passed'] and made['failed'] == ['exact']
+  assert made['not_tested'] == ['draws', 'coupled', 'greedy']
 
 
 @pytest.mark.parametrize('arguments, message', [
