@@ -14,9 +14,13 @@ Parts, chosen with `--only`:
     included, behind a long context.
   batch: a batch of requests against one, prefill included, as regeneration
     does it; all requests run to their budget.
+  sampling: a speculative round that samples at temperature 1 against one that
+    decodes greedily, with a new drafter of either kind: what a round computes
+    does not depend on how much of its block holds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import datetime
 import functools
 import importlib
@@ -46,13 +50,19 @@ from dflash_jax.checkpoint import gguf
 from dflash_jax.data import packages
 from dflash_jax.data import tokenizer as tokenizers
 from dflash_jax.decode import engine
+from dflash_jax.decode import propose
+from dflash_jax.decode import sampling as samplings
 from dflash_jax.decode import session as sessions
 from dflash_jax.decode import state
+from dflash_jax.drafter import initialize
+from dflash_jax.drafter import model as drafter_model
 from dflash_jax.nn import linear
 from dflash_jax.target import decoder
+from dflash_jax.verifier import rules
+from configs import base
 from experiments import workspace
 
-_PARTS = ('ar', 'verify', 'batch')
+_PARTS = ('ar', 'verify', 'batch', 'sampling')
 _ONLY = flags.DEFINE_list('only', list(_PARTS), 'Parts to measure.')
 _OUT = flags.DEFINE_string('out', 'runs/bench_cpu.json', 'JSON to write.')
 _REPEATS = flags.DEFINE_integer('repeats', 5, 'Of each figure.', 1)
@@ -148,7 +158,9 @@ def main(argv: list[str]) -> None:
     load = [os.getloadavg()[0]]
     target = _load()
     report = Report()
-    measure = {'ar': _ar, 'verify': _verify, 'batch': _batch}
+    measure = {
+        'ar': _ar, 'verify': _verify, 'batch': _batch, 'sampling': _sampling
+    }
     for part in _ONLY.value:
       measure[part](target, report)
     load.append(os.getloadavg()[0])
@@ -388,6 +400,54 @@ def _batch(target: Target, report: Report) -> None:
         target.num_bytes + size * target.cache_bytes(capacity),
         _operations(target, size, capacity), whole,
     )
+
+
+def _sampling(target: Target, report: Report) -> None:
+  """Rounds of one request, the same for both sides of a ratio."""
+  (prompt,) = _prompts(target, 1)
+  v1 = workspace.new_drafter(target.module.config, base.get_config().drafter, 0)
+  kinds = {
+      'DFlash': v1,
+      'DFlash 2': dataclasses.replace(
+          v1, is_causal=False, conv_kernel_size=3, conv_group_size=64,
+          selector_rank=64, selector_top_k=16,
+      ),
+  }
+  laws = {
+      'top-k 50': samplings.Sampling(top_k=50),
+      'top-p 0.9': samplings.Sampling(top_p=0.9),
+      'no filter': samplings.Sampling(),
+  }
+  for kind, config in kinds.items():
+    params = state.Params(
+        target.params, initialize.from_scratch(config, jax.random.key(0))
+    )
+    seconds: dict[str, list[float]] = {}
+
+    def rounds(name: str, session: sessions.Session, *asked) -> None:
+      (done,) = session.generate([prompt], _NEW.value, *asked)
+      seconds.setdefault(name, []).append(done.seconds / len(done.accepted))
+
+    greedy, sampled = (
+        sessions.Session(
+            engine.Engine(
+                target.module, drafter_model.Drafter(config), config.block_size,
+                (), sampler=sampler,
+            ), params,
+        ) for sampler in (None, propose.Sampler(rules.block, True))
+    )
+    actions = {'greedy': functools.partial(rounds, 'greedy', greedy)} | {
+        name: functools.partial(rounds, name, sampled, [asked])
+        for name, asked in laws.items()
+    }
+    _in_turn(actions)
+    # The first run compiled.
+    times = {name: np.array(values[1:]) for name, values in seconds.items()}
+    report.add(f'sampling: {kind}, greedy round', 'ms', 1e3 * times['greedy'])
+    for name in laws:
+      report.add(
+          f'sampling: {kind}, ratio, {name}', 'x', times[name] / times['greedy']
+      )
 
 
 def _positive_integers(values: Sequence[str]) -> bool:

@@ -199,19 +199,18 @@ def _draws(run, laws) -> dict:
       run.target.module, run.target.params, run.drafter.module,
       run.drafter.params, text + answer.tokens,
   )
+  tried = (rules.rejection, rules.block)
   cases = []
-  for rule, sampling in tqdm.tqdm(
-      list(itertools.product((rules.rejection, rules.block), laws)),
-      desc='draws', unit='law',
-  ):
-    fits = rounds.test(
-        _settings(sampling), propose.Sampler(rule, True), config.num_draws,
-        run.config.seed,
+  for sampling in tqdm.tqdm(laws, desc='draws', unit='law'):
+    fits_of_rules = rounds.test(
+        _settings(sampling), [propose.Sampler(rule, True) for rule in tried],
+        config.num_draws, run.config.seed,
     )
-    cases.append({
-        'rule': rule.__name__, 'law': _describe(sampling),
-        'fits': {name: fit._asdict() for name, fit in fits.items()},
-    })
+    for rule, fits in zip(tried, fits_of_rules):
+      cases.append({
+          'rule': rule.__name__, 'law': _describe(sampling),
+          'fits': {name: fit._asdict() for name, fit in fits.items()},
+      })
   tests = 2 * len(cases)
   return {
       'passed': all(

@@ -204,26 +204,9 @@ class Workspace:
 
   def new_drafter_config(self) -> drafter_config.DrafterConfig:
     """Configuration of the drafter to train for the target."""
-    ours, fields = self.target.module.config, self.config.drafter
-    return drafter_config.DrafterConfig(
-        vocab_size=ours.vocab_size,
-        hidden_size=ours.hidden_size,
-        num_layers=fields.num_layers,
-        num_heads=ours.num_heads,
-        num_kv_heads=ours.num_kv_heads,
-        head_dim=ours.head_dim,
-        intermediate_size=ours.intermediate_size,
-        norm_eps=ours.norm_eps,
-        rope_theta=ours.rope_theta,
-        max_length=ours.max_length,
-        layer_types=(drafter_config.FULL,) * fields.num_layers,
-        sliding_window=None,
-        is_causal=None,
-        block_size=fields.block_size,
-        mask_token_id=tokenizers.unused_special_token(self.target.tokenizer),
-        target_layer_ids=tuple(fields.target_layer_ids),
-        num_target_layers=ours.num_layers,
-        rope_scaling=ours.rope_scaling,
+    return new_drafter(
+        self.target.module.config, self.config.drafter,
+        tokenizers.unused_special_token(self.target.tokenizer),
     )
 
   @functools.cached_property
@@ -289,6 +272,34 @@ class Workspace:
         ),
         state.Params(self.target.params, params),
     )
+
+
+def new_drafter(
+    target: target_config.TargetConfig,
+    fields: ml_collections.ConfigDict,
+    mask_token_id: int,
+) -> drafter_config.DrafterConfig:
+  """A drafter for the target, of its widths, as `config.drafter` says."""
+  return drafter_config.DrafterConfig(
+      vocab_size=target.vocab_size,
+      hidden_size=target.hidden_size,
+      num_layers=fields.num_layers,
+      num_heads=target.num_heads,
+      num_kv_heads=target.num_kv_heads,
+      head_dim=target.head_dim,
+      intermediate_size=target.intermediate_size,
+      norm_eps=target.norm_eps,
+      rope_theta=target.rope_theta,
+      max_length=target.max_length,
+      layer_types=(drafter_config.FULL,) * fields.num_layers,
+      sliding_window=None,
+      is_causal=None,
+      block_size=fields.block_size,
+      mask_token_id=mask_token_id,
+      target_layer_ids=tuple(fields.target_layer_ids),
+      num_target_layers=target.num_layers,
+      rope_scaling=target.rope_scaling,
+  )
 
 
 def versions() -> dict[str, str]:

@@ -28,6 +28,8 @@ _SLOTS = 2
 _ROUNDS, _ROWS = 128, 64
 # Cells of the second token's test.
 _BINS = 64
+# Rows of logits to keep for later rounds, a vocabulary each.
+_KEPT = 2048
 
 
 class Rounds:
@@ -77,10 +79,10 @@ class Rounds:
   def test(
       self,
       settings: laws.Law,
-      sampler: proposing.Sampler,
+      samplers: Sequence[proposing.Sampler],
       num_draws: int,
       seed: int,
-  ) -> dict[str, goodness.Fit]:
+  ) -> list[dict[str, goodness.Fit]]:
     """Draws rounds, and tests the first two tokens of their texts.
 
     A round that ends after one token is continued by the target. The second
@@ -89,52 +91,65 @@ class Rounds:
 
     Args:
       settings: of one row.
-      sampler: the rule, and how drafts come about.
-      num_draws: rounds.
+      samplers: the rules, and how drafts come about; those that draft alike
+        share the target's passes.
+      num_draws: rounds of each.
       seed: of the draws.
 
     Returns:
-      Fits of the `first` and the `second` token.
+      Fits of the `first` and the `second` token, for each of the samplers.
     """
-    tokens = []
+    drawn = [[] for _ in samplers]
     for start in range(0, num_draws, _ROUNDS):
       requests = jnp.arange(start, start + _ROUNDS, dtype=jnp.int32)
       noise = noises.Noise(
           noises.row_keys(jnp.full(_ROUNDS, seed, jnp.int32), requests),
           jnp.full(_ROUNDS, len(self._text) - 1, jnp.int32),
       )
-      drafts, proposal = self._propose(settings, noise, sampler=sampler)
-      named = [tuple(row) for row in np.asarray(drafts).tolist()]
-      self._read([row[:1] for row in named])
-      self._read(named)
-      logits = np.stack([
-          [self._rows[row[:slot]] for slot in range(_SLOTS + 1)]
-          for row in named
-      ])
-      accepted, emitted = jax.device_get(
-          self._accept(settings, logits, drafts, proposal, noise, rule=sampler.rule)
-      )
-      firsts = [(token,) for token in emitted[:, 0].tolist()]
-      self._read(firsts)
-      behind = np.stack([self._rows[first] for first in firsts])
-      second, below, chance = jax.device_get(
-          self._finish(settings, behind, accepted, emitted[:, 1], noise)
-      )
-      tokens.append((emitted[:, 0], second, below, chance))
-    first, _, below, chance = (
-        np.concatenate(part)[:num_draws] for part in zip(*tokens)
-    )
+      for sampler, rounds in zip(samplers, drawn):
+        rounds.append(self._round(settings, sampler, noise))
+      for path in list(self._rows)[1:-_KEPT]:
+        del self._rows[path]
     law = _log_probs(self._rows[()][None, None], settings)[0, 0]
-    counts = np.bincount(first, minlength=len(law))
-    spread = np.random.default_rng(seed).random(len(first))
-    places = np.clip(below + spread * chance, 0, 1 - 1e-9)
-    return {
-        'first': goodness.fit(counts, np.exp(np.asarray(law, np.float64))),
-        'second': goodness.fit(
-            np.bincount((places * _BINS).astype(int), minlength=_BINS),
-            np.full(_BINS, 1 / _BINS),
-        ),
-    }
+    law = np.exp(np.asarray(law, np.float64))
+    fits = []
+    for rounds in drawn:
+      first, below, chance = (
+          np.concatenate(part)[:num_draws] for part in zip(*rounds)
+      )
+      spread = np.random.default_rng(seed).random(len(first))
+      places = np.clip(below + spread * chance, 0, 1 - 1e-9)
+      fits.append({
+          'first': goodness.fit(np.bincount(first, minlength=len(law)), law),
+          'second': goodness.fit(
+              np.bincount((places * _BINS).astype(int), minlength=_BINS),
+              np.full(_BINS, 1 / _BINS),
+          ),
+      })
+    return fits
+
+  def _round(self, settings, sampler, noise):
+    """First tokens, and weights of the second ones' law below and at them."""
+    drafts, proposal = self._propose(settings, noise, sampler=sampler)
+    named = [tuple(row) for row in np.asarray(drafts).tolist()]
+    self._read([row[:1] for row in named])
+    self._read(named)
+    logits = np.stack([
+        [self._rows[row[:slot]] for slot in range(_SLOTS + 1)]
+        for row in named
+    ])
+    accepted, emitted = jax.device_get(
+        self._accept(
+            settings, logits, drafts, proposal, noise, rule=sampler.rule
+        )
+    )
+    firsts = [(token,) for token in emitted[:, 0].tolist()]
+    self._read(firsts)
+    behind = np.stack([self._rows[first] for first in firsts])
+    below, chance = jax.device_get(
+        self._finish(settings, behind, accepted, emitted[:, 1], noise)
+    )
+    return emitted[:, 0], below, chance
 
   @functools.partial(jax.jit, static_argnames=('self', 'sampler'))
   def _propose(self, settings, noise, sampler):
@@ -163,7 +178,7 @@ class Rounds:
 
   @functools.partial(jax.jit, static_argnames='self')
   def _finish(self, settings, logits, accepted, second, noise):
-    """The second token, the weight of its law below it, and its own."""
+    """The weight of the second token's law below it, and its own."""
     law = laws.log_probs(logits[:, None], _broadcast(settings, _ROUNDS))[:, 0]
     later = noises.Noise(noise.keys, noise.anchor + 1)
     fresh = jnp.argmax(law + later.replacement(law.shape[1]), axis=-1)
@@ -171,7 +186,7 @@ class Rounds:
     chances = jnp.exp(law)
     ids = jnp.arange(law.shape[1])[None]
     below = jnp.sum(jnp.where(ids < second, chances, 0), axis=1)
-    return second[:, 0], below, jnp.take_along_axis(chances, second, 1)[:, 0]
+    return below, jnp.take_along_axis(chances, second, 1)[:, 0]
 
   def _read(self, paths):
     """Logits behind each of the paths, all of one length, once."""

@@ -26,7 +26,7 @@ def rounds(kind):
     (rules.coupled, 'full', True), (rules.block, 'full', False),
 ])
 def test_draws_follow_the_law(rule, kind, draws):
-  fits = rounds(kind).test(LAW, propose.Sampler(rule, draws), 4096, seed=1)
+  (fits,) = rounds(kind).test(LAW, [propose.Sampler(rule, draws)], 4096, seed=1)
   for fit in fits.values():
     assert fit.p_value > 1e-3 and fit.degrees > 5
 
@@ -36,10 +36,25 @@ def test_one_noise_for_two_purposes_is_found_out(monkeypatch):
       noises.Noise, 'replacement',
       lambda self, size: self.draft(2, size)[:, 0],
   )
-  fits = rounds('full').test(
-      LAW, propose.Sampler(rules.rejection, True), 20_000, seed=1
+  (fits,) = rounds('full').test(
+      LAW, [propose.Sampler(rules.rejection, True)], 20_000, seed=1
   )
   assert fits['first'].p_value < 1e-6
+
+
+def test_rules_together_are_rules_alone():
+  """Whatever rows of logits were kept in between."""
+  samplers = [
+      propose.Sampler(rule, True) for rule in (rules.rejection, rules.block)
+  ]
+  together = rounds('full').test(LAW, samplers, 1024, seed=2)
+  alone = [rounds('full').test(LAW, [s], 1024, seed=2)[0] for s in samplers]
+  distances = [
+      [fit.total_variation for fits in run for fit in fits.values()]
+      for run in (together, alone)
+  ]
+  np.testing.assert_allclose(*distances, rtol=1e-3)
+  assert together[0] != together[1]
 
 
 def test_the_rows_are_the_targets():

@@ -211,12 +211,13 @@ def test_the_selector_finds_the_same_candidates_and_path(name, tmp_path):
 
 # The reference was written for transformers 5.15.
 @pytest.mark.filterwarnings('ignore:`past_key_values` is deprecated')
-@pytest.mark.parametrize('name, stop_ids', [
-    ('full', ()), ('mixed', (3,)), ('v2', ()), ('v2_capped', ()),
+# Seeds with which every accepted length occurs.
+@pytest.mark.parametrize('name, stop_ids, seed', [
+    ('full', (), 4), ('mixed', (3,), 4), ('v2', (), 5), ('v2_capped', (), 5),
 ])
-def test_greedy_generation(name, stop_ids, tmp_path, monkeypatch):
+def test_greedy_generation(name, stop_ids, seed, tmp_path, monkeypatch):
   """Tokens and rounds of ragged prompts; few token ids, so drafts do hold."""
-  vocabulary = 8
+  vocabulary = 4
   torch.manual_seed(1)
   theirs = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
       vocab_size=vocabulary, hidden_size=32, num_hidden_layers=4,
@@ -226,10 +227,12 @@ def test_greedy_generation(name, stop_ids, tmp_path, monkeypatch):
   )).eval()
   target, target_params = convert.target(theirs, tmp_path / 'target')
   # The reference taps the last block behind the final norm, so not that one.
+  config = _CASES[name]
   drafter, params = tiny.drafter(dataclasses.replace(
-      _CASES[name], vocab_size=vocabulary, mask_token_id=vocabulary - 1,
+      config, vocab_size=vocabulary, mask_token_id=vocabulary - 1,
       target_layer_ids=(2, 0),
-  ), seed=4)
+      selector_top_k=config.selector_top_k and vocabulary - 1,
+  ), seed)
   checkpoint.save(tmp_path / 'drafter', drafter.config, params)
   reference = _load(tmp_path / 'drafter', drafter.config)
   block_size = drafter.config.block_size
@@ -239,8 +242,7 @@ def test_greedy_generation(name, stop_ids, tmp_path, monkeypatch):
   )
   rng = np.random.default_rng(7)
   prompts = [
-      rng.integers(vocabulary, size=length).tolist()
-      for length in (1, 2, 5, 9, 16, 17, 23, 30)
+      rng.integers(vocabulary, size=length).tolist() for length in range(1, 21)
   ]
   monkeypatch.setattr(reference_lib, '_cuda_time', time.perf_counter)
   completions = ours.generate(prompts, 32)
@@ -249,17 +251,21 @@ def test_greedy_generation(name, stop_ids, tmp_path, monkeypatch):
         reference, theirs, torch.tensor([prompt]), 32, list(stop_ids),
         return_stats=True,
     )
-    assert completion.tokens == expected.output_ids[0, len(prompt) :].tolist()
+    whole = expected.output_ids
+    assert completion.tokens == whole[0, len(prompt) :].tolist()
+    with torch.no_grad():
+      best = theirs(whole).logits.argmax(dim=-1)
+    assert best[0, len(prompt) - 1 : -1].tolist() == completion.tokens
     # Near the budget the reference drafts narrower blocks, hence others.
-    whole, room = [], 31
+    rounds, room = [], 31
     for produced in expected.acceptance_lengths:
       if room + 1 >= block_size:
-        whole.append(produced)
+        rounds.append(produced)
       room -= produced
-    assert completion.produced[: len(whole)] == whole
+    assert completion.produced[: len(rounds)] == rounds
   accepted = {a for completion in completions for a in completion.accepted}
-  assert len(accepted) > 1
-  # With these seeds, a 3 is met inside an accepted block.
+  assert accepted == set(range(block_size))
+  # A 3 is met inside an accepted block.
   cut = [
       c for c in completions
       if c.finished and c.accepted and c.accepted[-1] >= c.produced[-1]
