@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dflash_jax.drafter import model as drafter_model
+from dflash_jax.nn import argmax
 from dflash_jax.selector import module as selectors
 from dflash_jax.selector import walks
 from dflash_jax.typing import typed
@@ -63,7 +64,7 @@ def propose(
     walk: see `selector.walks`; without a selector it is not asked.
   """
   if drafter.config.selector_rank is None:
-    return jnp.argmax(logits, axis=-1).astype(anchor.dtype)
+    return argmax.argmax(logits)
   ids, scores = _pairs(drafter, params, hidden, logits, anchor, embed)
   return walks.tokens(walk(scores), ids).astype(anchor.dtype)
 
@@ -134,15 +135,15 @@ def draw(
     noise: of the round.
   """
   slots, size = log_probs.shape[1], log_probs.shape[-1]
-  if sampler.rule is not rules.coupled:
-    gumbel = noise.draft(slots, size)
-  else:
-    gumbel = noise.token(slots, vocab_size)
-    if ids is not None:
-      gumbel = jnp.take_along_axis(gumbel, ids, axis=-1)
+  coupled = sampler.rule is rules.coupled
   if ids is None:
-    drafts = jnp.argmax(log_probs + gumbel, axis=-1).astype(jnp.int32)
+    drafts = argmax.argmax(
+        log_probs + noise.token(slots, vocab_size)
+    ) if coupled else noise.drafts(log_probs)
     return drafts, proposals.Proposal(log_probs)
+  gumbel = jnp.take_along_axis(
+      noise.token(slots, vocab_size), ids, axis=-1
+  ) if coupled else noise.walk(slots, size)
   path = walks.sampled(log_probs, gumbel)
   drafts = walks.tokens(path, ids).astype(jnp.int32)
   return drafts, proposals.Proposal(walks.along(log_probs, path), ids)

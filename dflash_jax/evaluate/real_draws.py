@@ -181,7 +181,7 @@ class Rounds:
     """The weight of the second token's law below it, and its own."""
     law = laws.log_probs(logits[:, None], _broadcast(settings, _ROUNDS))[:, 0]
     later = noises.Noise(noise.keys, noise.anchor + 1)
-    fresh = jnp.argmax(law + later.replacement(law.shape[1]), axis=-1)
+    fresh = later.replacement(law)
     second = jnp.where(accepted == 0, fresh, second)[:, None]
     chances = jnp.exp(law)
     ids = jnp.arange(law.shape[1])[None]

@@ -19,8 +19,9 @@ def candidates(
 
   Best first; of equal logits the lower id comes first.
   """
-  unary, ids = jax.lax.top_k(logits, top_k)
-  return unary, ids
+  # Without the barrier, XLA joins a later slice of the ids to the cut at K, no
+  # longer sees a top-k, and sorts the vocabulary: 70 ms on CPU, rather than 1.
+  return tuple(jax.lax.optimization_barrier(jax.lax.top_k(logits, top_k)))
 
 
 class Selector(nn.Module):

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from dflash_jax.nn import argmax
 from dflash_jax.typing import typed
 
 
@@ -22,7 +23,7 @@ def verify(
     entries are the accepted drafts and the bonus token; the rest is not to be
     used.
   """
-  greedy = jnp.argmax(logits, axis=-1).astype(drafts.dtype)
+  greedy = argmax.argmax(logits)
   agrees = (drafts == greedy[:, :-1]).astype(jnp.int32)
   accepted = jnp.sum(jnp.cumprod(agrees, axis=1), axis=1)
   return accepted.astype(jnp.int32), greedy

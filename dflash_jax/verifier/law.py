@@ -14,6 +14,9 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from dflash_jax.typing import typed
 
+# The search for a cut-off first looks at so many groups of so many tokens.
+_GROUPS, _GROUP = 64, 128
+
 
 @struct.dataclass
 class Law:
@@ -90,7 +93,8 @@ def log_probs(
     return jnp.where(kept | (top_k == 0), scaled, -jnp.inf)
 
   def by_mass(scaled):
-    kept = _keep(order, jax.nn.softmax(scaled, axis=-1), top_p)
+    wanted = jnp.where(top_p < 1, top_p, 0)
+    kept = _keep(order, jax.nn.softmax(scaled, axis=-1), wanted)
     return jnp.where(kept | (top_p >= 1), scaled, -jnp.inf)
 
   # The searches take many passes; most batches want none.
@@ -119,31 +123,77 @@ def _keep(
 ) -> Bool[Array, '...']:
   """The fewest entries, highest first, whose weights reach `wanted` together.
 
-  All of them if they never do. Instead of sorting, the lowest value that must
-  be kept is found bit by bit: 32 sums over the vocabulary.
+  All of them if they never do.
 
   Args:
     order: values to go by; among equal ones the earlier is higher.
     weights: nonnegative, equal where the values are.
-    wanted: above 0.
+    wanted: at least 0.
   """
-
-  def reaches(floor):
-    mass = jnp.where(order >= floor, weights, 0)
-    return jnp.sum(mass, axis=-1, keepdims=True) >= wanted
-
-  def refine(step, floor):
-    higher = floor | (jnp.uint32(1) << (31 - step).astype(jnp.uint32))
-    return jnp.where(reaches(higher), higher, floor)
-
-  floor = jax.lax.fori_loop(
-      0, 32, refine, jnp.zeros_like(order[..., :1])
-  )
+  floor = _floor(order, weights, wanted)
   above = order > floor
   level = order == floor
   missing = wanted - jnp.sum(
       jnp.where(above, weights, 0), axis=-1, keepdims=True
   )
-  # Weights in front of each of the equals: the last to be kept has too little.
-  ahead = jnp.cumsum(jnp.where(level, weights, 0), axis=-1) - weights
-  return above | (level & (ahead < missing))
+
+  def first():
+    # Weights in front of each of the equals: the last to be kept has too
+    # little.
+    ahead = jnp.cumsum(jnp.where(level, weights, 0), axis=-1) - weights
+    return level & (ahead < missing)
+
+  # Mostly there is one, or all of them are kept.
+  together = jnp.sum(jnp.where(level, weights, 0), axis=-1, keepdims=True)
+  alone = jnp.sum(level, axis=-1, keepdims=True) <= 1
+  return above | jax.lax.cond(
+      jnp.all(alone | (together <= missing)), lambda: level, first
+  )
+
+
+def _floor(
+    order: jax.Array, weights: jax.Array, wanted: jax.Array
+) -> UInt32[Array, '... 1']:
+  """The lowest value that `_keep` keeps, without sorting.
+
+  Mostly it is among the groups of neighbours with the highest members; where
+  all that is higher than the rest of the groups does not reach `wanted`, the
+  whole vocabulary is searched. Row by row, so that none depends on its batch.
+  """
+  size = order.shape[-1]
+  if size <= 2 * _GROUPS * _GROUP:
+    return _search(order, weights, wanted)
+  padding = [(0, 0)] * (order.ndim - 1) + [(0, -size % _GROUP)]
+  shape = (*order.shape[:-1], -1, _GROUP)
+  orders, masses = (
+      jnp.pad(values, padding).reshape(shape) for values in (order, weights)
+  )
+  best, groups = jax.lax.top_k(jnp.max(orders, axis=-1), _GROUPS + 1)
+  few, of_few = (
+      jnp.take_along_axis(values, groups[..., :-1, None], axis=-2).reshape(
+          *order.shape[:-1], -1
+      ) for values in (orders, masses)
+  )
+  above = jnp.where(few > best[..., -1:], of_few, 0)
+  enough = jnp.sum(above, axis=-1, keepdims=True) >= wanted
+  found = _search(few, of_few, wanted)
+  return jax.lax.cond(
+      jnp.all(enough),
+      lambda: found,
+      lambda: jnp.where(enough, found, _search(order, weights, wanted)),
+  )
+
+
+def _search(
+    order: jax.Array, weights: jax.Array, wanted: jax.Array
+) -> UInt32[Array, '... 1']:
+  """The highest value from which on the weights reach `wanted`, bit by bit."""
+
+  def refine(step, floor):
+    higher = floor | (jnp.uint32(1) << (31 - step).astype(jnp.uint32))
+    mass = jnp.sum(
+        jnp.where(order >= higher, weights, 0), axis=-1, keepdims=True
+    )
+    return jnp.where(mass >= wanted, higher, floor)
+
+  return jax.lax.fori_loop(0, 32, refine, jnp.zeros_like(order[..., :1]))

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from dflash_jax.nn import argmax
 from dflash_jax.typing import typed
 
 
@@ -44,14 +45,18 @@ class Noise:
     keys = _fold(self.keys, Purpose.ACCEPT, self.anchor)
     return jax.vmap(jax.random.uniform)(keys)
 
-  def replacement(self, size: int) -> Float[Array, 'B V']:
-    """Gumbel noise for the token behind the kept drafts."""
-    return _gumbel(_fold(self.keys, Purpose.REPLACE, self.anchor), size)
+  def replacement(self, log_weights: Float[Array, 'B V']) -> Int[Array, 'B']:
+    """The token behind the kept drafts."""
+    keys = _fold(self.keys, Purpose.REPLACE, self.anchor)
+    return _categorical(keys, log_weights)
 
-  def draft(self, slots: int, size: int) -> Float[Array, 'B slots V']:
-    """Gumbel noise for the drafts."""
-    keys = _fold(self.keys, Purpose.DRAFT, self.anchor)
-    return _gumbel(_each(keys, jnp.arange(slots)[None]), size)
+  def drafts(self, log_weights: Float[Array, 'B Z V']) -> Int[Array, 'B Z']:
+    """Drafts, each slot for itself."""
+    return _categorical(self._slots(log_weights.shape[1]), log_weights)
+
+  def walk(self, slots: int, size: int) -> Float[Array, 'B slots K']:
+    """Gumbel noise for drafts that depend on the ones before."""
+    return _gumbel(self._slots(slots), size)
 
   def token(self, slots: int, size: int) -> Float[Array, 'B slots V']:
     """Gumbel noise of the tokens at positions `anchor + 1 ..`.
@@ -62,6 +67,10 @@ class Noise:
     positions = self.anchor[:, None] + 1 + jnp.arange(slots)[None]
     keys = jax.vmap(jax.random.fold_in, (0, None))(self.keys, Purpose.TOKEN)
     return _gumbel(_each(keys, positions), size)
+
+  def _slots(self, count):
+    keys = _fold(self.keys, Purpose.DRAFT, self.anchor)
+    return _each(keys, jnp.arange(count)[None])
 
 
 @typed
@@ -78,10 +87,28 @@ def _fold(keys: jax.Array, purpose: Purpose, anchor: jax.Array) -> jax.Array:
 
 
 def _each(keys: jax.Array, indices: jax.Array) -> jax.Array:
-  """`[B]` keys and `[B or 1, n]` indices to `[B, n]` keys."""
+  """`[...]` keys and `[..., n]` indices to `[..., n]` keys."""
   indices = jnp.broadcast_to(indices, (*keys.shape, indices.shape[-1]))
   fold = jax.vmap(jax.random.fold_in, (None, 0))
-  return jax.vmap(fold)(keys, indices)
+  for _ in keys.shape:
+    fold = jax.vmap(fold)
+  return fold(keys, indices)
+
+
+def _categorical(keys: jax.Array, log_weights: jax.Array) -> jax.Array:
+  """One index of each row, with chances in proportion to the weights.
+
+  First a group of neighbours, then one in it: noise for all of a vocabulary
+  would cost more than the rest of the sampling.
+  """
+  keys = _each(keys, jnp.arange(2)[None])
+  grouped = argmax.groups(log_weights)
+  of_groups = jax.nn.logsumexp(grouped, axis=-1)
+  return argmax.pick(
+      grouped,
+      of_groups + _gumbel(keys[..., 0], of_groups.shape[-1]),
+      _gumbel(keys[..., 1], argmax.GROUP),
+  )
 
 
 def _gumbel(keys: jax.Array, size: int) -> jax.Array:

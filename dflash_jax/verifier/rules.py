@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from dflash_jax.nn import argmax
 from dflash_jax.typing import typed
 from dflash_jax.verifier import noise as noises
 from dflash_jax.verifier import proposal as proposals
@@ -122,7 +123,7 @@ def coupled(
   text is the one that autoregressive sampling gives, token for token."""
   del proposal
   gumbel = noise.token(*target.shape[1:])
-  own = jnp.argmax(target + gumbel, axis=-1).astype(drafts.dtype)
+  own = argmax.argmax(target + gumbel)
   agrees = (drafts == own[:, :-1]).astype(jnp.int32)
   return jnp.sum(jnp.cumprod(agrees, axis=1), axis=1).astype(jnp.int32), own
 
@@ -153,8 +154,7 @@ def _settle(decision, target, drafts, proposal, noise) -> Result:
   kept = noise.accept()[:, None] < decision.at_least[:, 1:]
   accepted = jnp.sum(kept, axis=1).astype(jnp.int32)
   weights = follow(decision, target, proposal, accepted)
-  gumbel = noise.replacement(weights.shape[1])
-  token = jnp.argmax(jnp.log(weights) + gumbel, axis=-1).astype(drafts.dtype)
+  token = noise.replacement(jnp.log(weights))
   slots = jnp.arange(target.shape[1])[None]
   padded = jnp.pad(drafts, ((0, 0), (0, 1)))
   return accepted, jnp.where(slots == accepted[:, None], token[:, None], padded)

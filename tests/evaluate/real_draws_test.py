@@ -34,7 +34,7 @@ def test_draws_follow_the_law(rule, kind, draws):
 def test_one_noise_for_two_purposes_is_found_out(monkeypatch):
   monkeypatch.setattr(
       noises.Noise, 'replacement',
-      lambda self, size: self.draft(2, size)[:, 0],
+      lambda self, weights: self.drafts(weights[:, None])[:, 0],
   )
   (fits,) = rounds('full').test(
       LAW, [propose.Sampler(rules.rejection, True)], 20_000, seed=1

@@ -63,18 +63,23 @@ def two_tokens(rule, kind='dense', mutation=None):
       proposal = proposals.one_hot(drafts)
     else:
       shared = rule is rules.coupled
-      gumbel = (noise.token if shared else noise.draft)(SLOTS, SIZE)
+      gumbel = noise.token(SLOTS, SIZE)
       if kind == 'sparse':
         # Three candidates of each slot, renormalised.
         best, ids = jax.lax.top_k(q, 3)
         best = jax.nn.log_softmax(best, axis=-1)
-        chosen = jnp.argmax(
-            best + jnp.take_along_axis(gumbel, ids, axis=-1), axis=-1
-        )[..., None]
+        gumbel = (
+            jnp.take_along_axis(gumbel, ids, axis=-1) if shared
+            else noise.walk(SLOTS, 3)
+        )
+        chosen = jnp.argmax(best + gumbel, axis=-1)[..., None]
         drafts = jnp.take_along_axis(ids, chosen, axis=-1)[..., 0]
         proposal = proposals.Proposal(best, ids)
       else:
-        drafts = jnp.argmax(q + gumbel, axis=-1).astype(jnp.int32)
+        drafts = (
+            jnp.argmax(q + gumbel, axis=-1).astype(jnp.int32) if shared
+            else noise.drafts(q)
+        )
         proposal = proposals.Proposal(q)
     one, two = drafts.T
     raw = jnp.stack([
@@ -96,10 +101,8 @@ def two_tokens(rule, kind='dense', mutation=None):
       )
     # A round of one token goes on with the target itself.
     after = laws.log_probs(SECOND[emitted[:, 0]][:, None], rows(LAW))[:, 0]
-    fresh = noises.Noise(noise.keys, noise.anchor + 50).replacement(SIZE)
-    second = jnp.where(
-        accepted == 0, jnp.argmax(after + fresh, axis=-1), emitted[:, 1]
-    )
+    fresh = noises.Noise(noise.keys, noise.anchor + 50).replacement(after)
+    second = jnp.where(accepted == 0, fresh, emitted[:, 1])
     return emitted[:, 0], second, accepted
 
   first, second, accepted = jax.device_get(run())
@@ -125,7 +128,7 @@ def test_chi_square_finds_the_mistake(mutation, monkeypatch):
     # The residual draws with what drew the first draft.
     monkeypatch.setattr(
         noises.Noise, 'replacement',
-        lambda self, size: self.draft(SLOTS, size)[:, 0],
+        lambda self, weights: self.drafts(weights[:, None])[:, 0],
     )
   elif mutation == 'unfiltered residual':
     real = rules._at
@@ -162,8 +165,10 @@ def test_a_perfect_drafter_is_kept_whole():
 
   @functools.partial(jax.jit, static_argnames='rule')
   def run(target, noise, rule):
-    source = noise.token if rule is rules.coupled else noise.draft
-    drafts = jnp.argmax(target[:, :2] + source(2, SIZE), -1).astype(jnp.int32)
+    drafts = noise.drafts(target[:, :2])
+    if rule is rules.coupled:
+      drafts = jnp.argmax(target[:, :2] + noise.token(2, SIZE), -1)
+      drafts = drafts.astype(jnp.int32)
     return drafts, *rule(
         target, drafts, proposals.Proposal(target[:, :2]), noise
     )
