@@ -136,6 +136,43 @@ def test_cached_blocks(tiny):
   assert start == tokens.shape[1]
 
 
+@pytest.mark.parametrize('side', ['left', 'right'])
+def test_padded_batches(tiny, side):
+  """Ours pads on the right, whatever they do; greedy text, too."""
+  model, module, params = tiny
+  rng = np.random.default_rng(2)
+  lengths = (9, 30, 17)
+  prompts = [rng.integers(_VOCABULARY, size=length) for length in lengths]
+  ours, theirs = (rng.integers(_VOCABULARY, size=(3, 30)) for _ in range(2))
+  mask = np.zeros((3, 30), np.int64)
+  for row, prompt in enumerate(prompts):
+    ours[row, : len(prompt)] = prompt
+    real = slice(-len(prompt), None) if side == 'left' else slice(len(prompt))
+    theirs[row, real], mask[row, real] = prompt, 1
+  batch = dict(
+      input_ids=torch.tensor(theirs), attention_mask=torch.tensor(mask)
+  )
+  with torch.no_grad():
+    expected = model(
+        **batch, position_ids=batch['attention_mask'].cumsum(-1).clamp(1) - 1
+    ).logits.numpy()
+  logits, *_ = _forward(module, _TAPS)(params, ours)
+  for row, prompt in enumerate(prompts):
+    _close(logits[row, : len(prompt)], expected[row, mask[row] == 1])
+  if side == 'right':
+    return
+  with torch.no_grad():
+    texts = model.generate(
+        **batch, do_sample=False, max_new_tokens=64, eos_token_id=None,
+        pad_token_id=0,
+    )[:, 30:].tolist()
+  decoding = session.Session(
+      engine.Engine(module, None, 1, ()), state.Params(params)
+  )
+  completions = decoding.generate([p.tolist() for p in prompts], 64)
+  assert [c.tokens for c in completions] == texts
+
+
 @pytest.fixture(name='smollm2', scope='module')
 def fixture_smollm2():
   """SmolLM2 in transformers and here, from one file, and 256 real tokens."""
